@@ -47,7 +47,7 @@ from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.conformers import bond_errors, reference_conformers
 from molprof.profiler.molecules.prompts import Prompt, read_prompts
 from molprof.profiler.molecules.smiles import read_positions, require_rdkit
-from molprof.profiler.recording.marks import HostMarks
+from molprof.profiler.recording.clock import Clock
 
 WARM_STEPS = 40
 HEADINGS = (
@@ -247,7 +247,7 @@ def one_pass(
         return time.perf_counter_ns()
 
     clock = synchronized if loaded.on_gpu else time.process_time_ns
-    marks = HostMarks(now=clock)
+    marks = Clock(now=clock)
     began = clock()
     done = used.run(plans, marks)
     figures = Round(

@@ -21,7 +21,7 @@ from molprof.profiler.engines.runner import PassResult, Runner
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
-from molprof.profiler.recording.marks import HostMarks
+from molprof.profiler.recording.clock import Clock
 
 SMILES = ("CO", "C", "O")
 PROMPTS = [Prompt(line, "", DEFAULT.prompt_of(text), molecule(text)) for line, text in enumerate(SMILES, start=1)]
@@ -46,7 +46,7 @@ def passes(
     run = Runner(model, made, asked)
     plans = plan(run, PROMPTS, 2, bound)
     assert [(each.rows, len(each.prompts)) for each in plans] == [(2, 2), (2, 1)] or asked.compile == "off"
-    return [run.run(plans, HostMarks() if number else None) for number in range(count)]
+    return [run.run(plans, Clock() if number else None) for number in range(count)]
 
 
 def test_the_processor_is_no_part_of_what_is_compiled(model: LoadedModel) -> None:

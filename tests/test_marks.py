@@ -21,9 +21,9 @@ from molprof.profiler.constraints import make_processor
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
-from molprof.profiler.recording.cost import mark_cost_ns, signature_cost_ns
-from molprof.profiler.recording.marks import HostMarks, Marks, before_forward, marked
-from molprof.profiler.recording.window import Steps, recording
+from molprof.profiler.recording.clock import Clock, Plan, recording
+from molprof.profiler.recording.manifest import mark_cost_ns, signature_cost_ns
+from molprof.profiler.recording.marks import Marks, before_forward, marked
 
 PHASES = ("step", "forward", "processor", "sampling", "bookkeeping")
 
@@ -102,7 +102,7 @@ def test_warpers_of_generate_come_after_the_last_mark(monkeypatch: pytest.Monkey
 
 def test_phases_and_steps_on_a_fake_clock() -> None:
     steps: list[tuple[int, int]] = []
-    marks = HostMarks(lambda batch, step: steps.append((batch, step)), itertools.count().__next__)
+    marks = Clock(on_step=lambda batch, step: steps.append((batch, step)), now=itertools.count().__next__)
     with marks.setup("tokenize", 0):
         pass
     marks.begin(0)
@@ -112,7 +112,9 @@ def test_phases_and_steps_on_a_fake_clock() -> None:
         marks.sampling()
         marks.bookkeeping()
     marks.end()
-    assert (marks.steps_ns(), steps) == ([[4, 4, 4]], [(0, 0), (0, 1), (0, 2)])
+    repeat = marks.repeat(20)
+    assert repeat is not None
+    assert (repeat.wall_ns, repeat.steps_ns, steps) == (20, [[4, 4, 4]], [(0, 0), (0, 1), (0, 2)])
     assert marks.phases_ns() == {
         "tokenize": 1, "setup": 1, "prefill": 1, "processor": 3, "sampling": 3, "bookkeeping": 3, "forward": 2,
     }  # fmt: skip
@@ -120,11 +122,13 @@ def test_phases_and_steps_on_a_fake_clock() -> None:
 
 
 def test_marks_of_a_real_pass_add_up_and_do_not_change_the_text() -> None:
-    run, marks = runner("generic", sampling="sample", seed=4), HostMarks()
+    run, marks = runner("generic", sampling="sample", seed=4), Clock()
     plans = plan(run, prompts("C", "CO"), 2)
     result = run.run(plans, marks)
     assert sum(marks.phases_ns().values()) <= result.wall_ns
-    assert [len(steps) for steps in marks.steps_ns()] == [result.batches[0].steps]
+    repeat = marks.repeat(result.wall_ns)
+    assert repeat is not None
+    assert [len(steps) for steps in repeat.steps_ns] == [result.batches[0].steps]
     assert result.batches == run.run(plans, None).batches
 
 
@@ -167,7 +171,7 @@ def annotations(raw: Path) -> list[str]:
 @pytest.mark.parametrize(("ends", "steps"), [(True, 3), (False, 5)])
 def test_a_window_records_its_steps_and_may_end_its_batch(tmp_path: Path, ends: bool, steps: int) -> None:
     run = runner("generic")
-    with recording(tmp_path / "raw.json", torch.device("cpu"), Steps(0, 1, 2), ends=ends) as marks:
+    with recording(tmp_path / "raw.json", torch.device("cpu"), Plan(0, (1, 2), ends=ends)) as marks:
         result = run.run(plan(run, prompts("C", "CO"), 1, 5), marks)
     assert [batch.steps for batch in result.batches] == [steps, 5]
     assert annotations(tmp_path / "raw.json") == [

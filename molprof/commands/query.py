@@ -19,18 +19,11 @@ from molprof.commands.options import (
     terminal_columns,
     write,
 )
+from molprof.common.setting import key_values
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for value in values:
-        key, equals, text = value.partition("=")
-        if not (equals and key.isidentifier()):
-            raise click.BadParameter(f"{value!r} is not KEY=VALUE, such as below_ns=5000")
-        if key in pairs:
-            raise click.BadParameter(f"{key} is given twice")
-        pairs[key] = text
-    return pairs
+    return key_values("--param", values, "below_ns=5000")
 
 
 @click.command("query", cls=Command)

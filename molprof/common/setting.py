@@ -15,7 +15,7 @@ from molprof.common.errors import UsageError
 
 # What of a run's work a setting decides:
 # forward: what a forward computes for given rows, and what else runs in the phase `forward` (see
-#   profiler/recording/generate.py), such as processors that `generate` makes of its own settings. Runs that differ in
+#   profiler/recording/marks.py), such as processors that `generate` makes of its own settings. Runs that differ in
 #   it never do equal work.
 # tokens: which tokens may be chosen, and how. Forwards of other tokens are equal work.
 # input: which prompts, in which batches, for how many steps. A trace tells it by the shapes of its batches.

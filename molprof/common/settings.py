@@ -245,7 +245,7 @@ class CaptureSettings:
         3, decides="nothing", metavar="N", least=1, most=_MOST_NUMBER, help="Timed passes, without the profiler.")
     warmup: int = setting(
         1, decides="nothing", metavar="N", least=0, most=_MOST_NUMBER, help="Warm-up passes before the timed ones.")
-    window: tuple[int, int] | None = setting(  # of the first batch; None: see `recorded_pass.choose_window`
+    window: tuple[int, int] | None = setting(  # of the first batch; None: see `choose_window` of captures
         None, decides="nothing", metavar="FIRST:LAST", most=_MOST_NUMBER,
         unset="20 from step 20 on, or earlier where answers are shorter", help="Steps of the first batch to record.")
     full: bool = setting(

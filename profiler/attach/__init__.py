@@ -23,7 +23,6 @@ from msgspec.structs import replace
 
 from molprof.common.attached import KEY, Answer, Attached, Pass
 from molprof.common.errors import RunError, UsageError
-from molprof.common.files import scratch_file
 from molprof.common.process import interrupts_held
 from molprof.common.settings import VLLM, CaptureSettings
 from molprof.profiler.attach.requests import ARGUMENTS, CALL, CONTENT, REASONING, Request, Requests
@@ -326,8 +325,7 @@ def _traces(folder: Path) -> dict[Path, int]:
 
 
 def _written(source: Path, output: OutputFile, account: Attached) -> Path:
-    with scratch_file(output.path) as part:
-        raw = output.raw(part)
+    with output.raw() as raw:
         with gzip.open(source) if source.suffix == ".gz" else source.open("rb") as file, raw.open("wb") as out:
             shutil.copyfileobj(file, out)
         return write_trace(read_exported(raw, output), output, (), {KEY: to_builtins(account)})

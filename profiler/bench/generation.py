@@ -27,7 +27,8 @@ from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import Peak, set_arithmetic
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, read_inputs, with_chats
-from molprof.profiler.recording.marks import HostMarks, before_forward
+from molprof.profiler.recording.clock import Clock
+from molprof.profiler.recording.marks import before_forward
 
 _DIGEST_LETTERS = 12
 
@@ -52,11 +53,11 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
     watch = Watch(loaded.target.device)
     cache_bytes = [0]  # before each forward; the last one adds one more token to a cache that grows
     with before_forward(loaded.model, lambda inputs: cache_bytes.append(held_bytes(inputs.get("past_key_values")))):
-        warm = [_warmed(runner, plans), *(runner.run(plans, HostMarks()) for _ in range(case.warmup - 1))]
+        warm = [_warmed(runner, plans), *(runner.run(plans, Clock()) for _ in range(case.warmup - 1))]
     before, peak = watch.end(), Peak(loaded.target.device)
     results, phases, spans = [], [], []
     for _ in range(case.passes):
-        marks = HostMarks()
+        marks = Clock()
         watch.begin()
         results.append(runner.run(plans, marks))
         spans.append(watch.end())
@@ -93,7 +94,7 @@ def _warmed(runner: Runner, plans: list[BatchPlan]) -> PassResult:
     said: list[str] = []
     try:
         with warned() as said:
-            return runner.run(plans, HostMarks())
+            return runner.run(plans, Clock())
     except RunError as problem:
         if not any(words in str(problem.__cause__) for words in NO_KERNEL):
             raise

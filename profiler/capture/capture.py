@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import secrets
+import statistics
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -14,13 +16,13 @@ from transformers.utils.import_utils import is_optimum_quanto_available
 
 from molprof.common.errors import MolprofError, UsageError
 from molprof.common.files import check_output
-from molprof.common.manifest import Machine, Session
+from molprof.common.manifest import KIND_LETTERS, Machine, Session
 from molprof.common.measured import MeasuredRun
 from molprof.common.memory import default_threads, processors
 from molprof.common.settings import NO_PROCESSOR, SETTINGS, TABLE, VLLM, CaptureSettings
 from molprof.common.text import shortened
+from molprof.profiler.capture.account import sequence_runs
 from molprof.profiler.capture.answers import checks_of, not_judged
-from molprof.profiler.capture.measured import measured_run
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult, captures_graphs, graphs_path
 from molprof.profiler.constraints import PROCESSORS, check_processor, check_table, whole_of, without_model
@@ -91,8 +93,7 @@ def capture_together(
         for settings, output in asked
         if is_able(settings, partial(_check_constraints, settings, prompts[_key(settings, _INPUTS)]))
     ]
-    for settings, _ in asked:
-        _check_device(settings)
+    for settings, _ in asked:  # the hub is asked last
         for what, name in (("model", settings.model), ("tokenizer", settings.tokenizer), ("model", settings.assistant)):
             if name is not None:
                 check_exists(what, name)
@@ -208,8 +209,35 @@ def _measured(runs: Sequence[CapturedRun], places: Mapping[str, Mapping[int, int
     alike = [name for name in SETTINGS if name not in _OF_PROCESSOR]
     groups: dict[tuple[object, ...], list[MeasuredRun]] = {}
     for run in runs:
-        groups.setdefault(_key(run.settings, alike), []).append(measured_run(run, [*places[run.name]]))
+        groups.setdefault(_key(run.settings, alike), []).append(_measured_run(run, [*places[run.name]]))
     return {run.name: groups[_key(run.settings, alike)] for run in runs}
+
+
+def _measured_run(run: CapturedRun, rounds: Sequence[int]) -> MeasuredRun:
+    """What the timed passes measured, and the answers of the first; rounds: of each pass."""
+    runner, repeats = run.passes.runner, run.repeats
+    answers, _ = sequence_runs(runner, run.passes.plans, run.results[0])
+    steps = sum(map(len, repeats[0].steps_ns))
+    phases = [repeat.phases_ns.get("processor") for repeat in repeats]
+    sums: Counter[str] = Counter()
+    for repeat in repeats:
+        sums.update(repeat.constraint_ns)
+    return MeasuredRun(
+        name=run.name,
+        processor=getattr(runner.processor, "name", run.settings.processor),
+        rounds=list(rounds),
+        step_ns=[sum(map(sum, repeat.steps_ns)) / steps for repeat in repeats],
+        phase_ns=None if None in phases else statistics.mean(filter(None, phases)) / steps,
+        constraint_ns={name: ns / steps / len(repeats) for name, ns in sums.items()},
+        once_ns=run.processor_once_ns,
+        once_parts_ns=run.once_parts_ns,
+        answers=len(answers),
+        judged=sum(item.valid is not None for item in answers),
+        valid=sum(item.valid is True for item in answers),
+        wrong=sum(item.valid is False and item.kinds.endswith(KIND_LETTERS["eos"]) for item in answers),
+        tokens=sum(len(item.token_ids) for item in answers),
+        steps=steps,
+    )
 
 
 def _first(problems: dict[str, MolprofError]) -> MolprofError:
@@ -234,8 +262,16 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
             left = incomplete_path(output.path)
             # What the last failure left may be replaced: fixing a processor takes many tries.
             check_output(left, output.force or is_incomplete(left))
-    if captures_graphs(settings, on_gpu(resolve_device(settings.device))):
+    device = resolve_device(settings.device)
+    if captures_graphs(settings, on_gpu(device)):
         check_output(graphs_path(output.path), output.force)
+    if reason := settings.without_device(capability(device)):
+        raise UsageError(reason, hint="leave the option out, or choose another --device")
+    if settings.kv_cache == "quantized" and not is_optimum_quanto_available():
+        raise UsageError(
+            "kv-cache 'quantized' needs the package optimum-quanto, which is not installed",
+            hint="pip install optimum-quanto",
+        )
 
 
 def _check_constraints(settings: CaptureSettings, prompts: Prompts) -> None:
@@ -250,14 +286,3 @@ def _check_constraints(settings: CaptureSettings, prompts: Prompts) -> None:
         text = f"line {own[0]} of {prompts.source} has {own[1]} of its own, which only vLLM enforces"
         raise UsageError(text, hint="--engine vllm, or one constraint for all")
     check_fit(settings, without_model(settings), prompts.prompts)
-
-
-def _check_device(settings: CaptureSettings) -> None:
-    """Raises UsageError where the settings need another device, or a package that is not installed."""
-    if reason := settings.without_device(capability(resolve_device(settings.device))):
-        raise UsageError(reason, hint="leave the option out, or choose another --device")
-    if settings.kv_cache == "quantized" and not is_optimum_quanto_available():
-        raise UsageError(
-            "kv-cache 'quantized' needs the package optimum-quanto, which is not installed",
-            hint="pip install optimum-quanto",
-        )

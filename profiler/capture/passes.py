@@ -17,7 +17,8 @@ from molprof.profiler.constraints.base import BatchProcessor, Laps
 from molprof.profiler.constraints.own import Observed
 from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.runner import PassResult, Runner, Wrap
-from molprof.profiler.recording.marks import HostMarks, Marks
+from molprof.profiler.recording.clock import Clock
+from molprof.profiler.recording.marks import Marks
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Passes:
             wrapped.append(Observed(studied, counted[-1]))
             return wrapped[-1]
 
-        result = self.run(stage, HostMarks(self.step), wrap=wrap)
+        result = self.run(stage, Clock(on_step=self.step), wrap=wrap)
         eos = self.runner.loaded.eos
         result = dataclasses.replace(result, wall_ns=result.wall_ns - sum(seen.looked_ns for seen in wrapped))
         return result, [seen.of_rows(batch, eos) for seen, batch in zip(counted, result.batches, strict=True)]

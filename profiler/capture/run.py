@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,12 +12,9 @@ import torch
 from msgspec import UNSET
 
 from molprof.common.errors import MolprofError, ProcessorError, RunError, UsageError
-from molprof.common.files import scratch_file
 from molprof.common.installed import install_command
 from molprof.common.manifest import (
     INCOMPLETE_KEY,
-    KEY,
-    SCHEMA,
     Machine,
     MachineSpan,
     Manifest,
@@ -31,7 +27,7 @@ from molprof.common.manifest import (
 from molprof.common.memory import processors
 from molprof.common.sampled import SampledFunctions
 from molprof.common.settings import AUTO, CONTINUOUS, GENERATE, CaptureSettings
-from molprof.common.values import counted, factor_text, now, time_text
+from molprof.common.values import counted, factor_text, time_text
 from molprof.profiler.capture.account import resolved, sequence_runs, static_cache_notes
 from molprof.profiler.capture.passes import Passes, Report, Started
 from molprof.profiler.constraints import processor_of
@@ -39,14 +35,13 @@ from molprof.profiler.constraints.own import UserProcessor
 from molprof.profiler.engines.backends import is_compiled
 from molprof.profiler.engines.generation import followed, note
 from molprof.profiler.engines.runner import PassResult, Runner
-from molprof.profiler.environment import environment
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import Peak
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts, with_chats
-from molprof.profiler.recording.cost import mark_cost_ns, signature_cost_ns
-from molprof.profiler.recording.marks import HostMarks
-from molprof.profiler.recording.program import WINDOW_STEPS, usual_window
+from molprof.profiler.recording.clock import WINDOW_STEPS, Clock, Plan, recording, usual_window
+from molprof.profiler.recording.manifest import manifest_of, signature_cost_ns, write_run
+from molprof.profiler.recording.sequences import Generated
 from molprof.profiler.recording.tracefile import (
     Exported,
     OutputFile,
@@ -54,10 +49,8 @@ from molprof.profiler.recording.tracefile import (
     incomplete_path,
     is_incomplete,
     read_exported,
-    token_events,
     write_trace,
 )
-from molprof.profiler.recording.window import Steps, recording
 
 # Key of a trace of the capture of graphs: what it was recorded for.
 GRAPHS_KEY = "molprof_graphs"
@@ -65,7 +58,7 @@ GRAPHS_KEY = "molprof_graphs"
 _GRAPH_MODES = (AUTO, "reduce-overhead", "max-autotune")
 # torch compiles the forward in its first call, captures it in the second, and replays it from the third on. The first
 # decode step is step 1. Compiling is left out: it traces all of torch's compiler.
-_GRAPH_STEPS = Steps(0, 2, 3)
+_GRAPH_STEPS = Window(False, 0, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -171,12 +164,12 @@ class CapturedRun:
         self._warmup = [] if self._looked_at is None else [self._looked_at]
         count = self.settings.warmup
         for number in range(len(self._warmup), count):
-            self._warmup.append(passes.run("warmup", HostMarks(passes.step), number, count))
+            self._warmup.append(passes.run("warmup", Clock(on_step=passes.step), number, count))
         del self._warmup[count:]
 
     def timed_pass(self, watch: Watch) -> None:
         """The next timed pass, while `watch` looks at the machine."""
-        marks, settings = HostMarks(), self.settings
+        marks, settings = Clock(), self.settings
         peak = Peak(self.passes.runner.loaded.target.device)
         watch.begin()
         started = Started()
@@ -186,18 +179,15 @@ class CapturedRun:
         if (memory["peak_memory_bytes"] or 0) >= (self._memory.get("peak_memory_bytes") or 0):
             self._memory = memory
         self.results.append(result)
-        self.repeats.append(
-            Repeat(
-                wall_ns=result.wall_ns,
-                phases_ns=marks.phases_ns(),
-                steps_ns=marks.steps_ns(),
-                compiles=result.compiles,
-                compile_ns=result.compile_ns,
-                step_phases_ns=marks.step_phases_ns(),
-                draft_ns=None if settings.assistant is None else sum(batch.draft_ns or 0 for batch in result.batches),
-                constraint_ns=started.constraint_ns(),
-            )
+        repeat = marks.repeat(
+            result.wall_ns,
+            compiles=result.compiles,
+            compile_ns=result.compile_ns,
+            draft_ns=None if settings.assistant is None else sum(batch.draft_ns or 0 for batch in result.batches),
+            constraint_ns=started.constraint_ns(),
         )
+        assert repeat is not None  # nothing was profiled
+        self.repeats.append(repeat)
 
     def unmarked_pass(self) -> None:
         """The timed pass without phase timestamps, which only a capture of one run makes."""
@@ -205,8 +195,7 @@ class CapturedRun:
 
     def record(self, session: Session | None = None, before: MachineSpan | None = None) -> CaptureResult:
         """The recorded pass, and the trace file with tokens and manifest; `before` is of the machine."""
-        with scratch_file(self.output.path) as part:
-            raw = self.output.raw(part)
+        with self.output.raw() as raw:
             try:
                 return self._record(raw, session, Machine(processors(), before, self._spans))
             except ProcessorError as problem:
@@ -221,13 +210,12 @@ class CapturedRun:
         if not captures_graphs(self.settings, self.passes.runner.loaded.on_gpu):
             return
         path, lost = graphs_path(self.output.path), "the capture of the graphs is not recorded"
-        if (steps := self.results[0].batches[0].steps) <= _GRAPH_STEPS.last:
-            self.passes.tell("graphs", f"{lost}: answers have {steps} steps, not {_GRAPH_STEPS.last + 1}")
+        if (steps := self.results[0].batches[0].steps) <= _GRAPH_STEPS.last_step:
+            self.passes.tell("graphs", f"{lost}: answers have {steps} steps, not {_GRAPH_STEPS.last_step + 1}")
             return
         torch._dynamo.reset()
         try:
-            with scratch_file(path) as part:
-                raw = self.output.raw(part)
+            with self.output.raw() as raw:
                 self._profiled(_GRAPH_STEPS, raw, "graphs", whole=True)
                 account = {"replay": self.output.path.name, "command": list(self.output.command)}
                 graphs = OutputFile(path, self.output.force, self.output.command)
@@ -241,8 +229,8 @@ class CapturedRun:
         """What to raise for a failure of a pass before `record`; the steps before a processor's failure are kept."""
         if not isinstance(problem, ProcessorError):
             return problem
-        with scratch_file(self.output.path) as part:
-            return self._kept(self.output.raw(part), problem)
+        with self.output.raw() as raw:
+            return self._kept(raw, problem)
 
     def _kept(self, raw: Path, problem: ProcessorError) -> ProcessorError:
         """Keeps the steps before a processor failed, and returns the error to raise, which names their file.
@@ -251,9 +239,9 @@ class CapturedRun:
         record the steps before the failure, as many as a window has.
         """
         if not raw.exists() and problem.batch is not None and problem.step is not None:
-            steps = Steps(problem.batch, max(0, problem.step - WINDOW_STEPS + 1), problem.step)
+            window = Window(False, problem.batch, max(0, problem.step - WINDOW_STEPS + 1), problem.step)
             with contextlib.suppress(ProcessorError):
-                self._profiled(steps, raw)
+                self._profiled(window, raw)
         if not raw.exists():
             return problem
         name = getattr(self.passes.runner.processor, "name", None)
@@ -264,8 +252,8 @@ class CapturedRun:
         hint = "\n".join(filter(None, (problem.hint, kept)))
         return ProcessorError(str(problem), hint, step=problem.step, batch=problem.batch)
 
-    def _profiled(self, steps: Steps | None, raw: Path, stage: str = "profile", whole: bool = False) -> PassResult:
-        """One pass under the profiler, exported to `raw`, also where it fails; its batch ends with the steps.
+    def _profiled(self, window: Window, raw: Path, stage: str = "profile", whole: bool = False) -> PassResult:
+        """One pass under the profiler, exported to `raw`, also where it fails; its batch ends with the window.
 
         whole: with stacks and shapes, whatever the settings say.
         """
@@ -274,7 +262,6 @@ class CapturedRun:
         # The steps of continuous batching run in a thread of their own.
         threads = settings.engine_name == CONTINUOUS
         options = {
-            "ends": True,
             "threads": threads,
             "stacks": stacks,
             "shapes": whole or settings.shapes,
@@ -282,16 +269,16 @@ class CapturedRun:
             "functions": not whole and self.passes.runner.processor is not None and samples_functions(settings),
             "on_step": self.passes.step,
         }
-        with recording(raw, device, steps, **options) as marks:
+        with recording(raw, device, Plan.of(window), **options) as marks:
             try:
-                result = self.passes.run(stage, marks, only=None if steps is None else steps.call)
+                result = self.passes.run(stage, marks, only=None if window.full else window.batch)
             except ProcessorError:
                 raise
             except RunError as problem:  # which leaves the same to keep
                 raise ProcessorError(str(problem), problem.hint) from problem
-        self._functions = marks.functions
-        if marks.profiler is None:
+        if marks.kept is None:
             raise RunError("the recorded pass ended before its window: the passes did not write the same text")
+        self._functions = marks.kept.functions
         return result
 
     def _exported(self, raw: Path) -> Exported:
@@ -300,13 +287,12 @@ class CapturedRun:
 
     def _recorded(self, window: Window, raw: Path) -> tuple[PassResult, Exported]:
         """The recorded pass of the window, and its trace."""
-        steps = None if window.full else Steps(window.batch, window.first_step, window.last_step)
-        result = self._profiled(steps, raw)
+        result = self._profiled(window, raw)
         exported = self._exported(raw)
-        if steps is None:
+        if window.full:
             wanted = {(place, step) for place, batch in enumerate(result.batches) for step in range(batch.steps)}
         else:
-            wanted = {(steps.call, step) for step in range(steps.first, steps.last + 1)}
+            wanted = {(window.batch, step) for step in range(window.first_step, window.last_step + 1)}
         if set(exported.steps) != wanted:
             found = sorted(exported.steps)
             raise RunError(f"the recorded pass was to record {len(wanted)} steps; the exported trace holds {found}")
@@ -319,7 +305,6 @@ class CapturedRun:
         reference = self.results[0]
         window = choose_window(settings.window, settings.full, reference)
         profiled, exported = self._recorded(window, raw)
-        steps = exported.steps
         problems = _unlike([*self.results, *filter(None, [self._unmarked])], profiled, window)
         if self._looked_at is not None and self._looked_at.batches != reference.batches:
             lost = "masked logits are counted in that one"
@@ -334,42 +319,34 @@ class CapturedRun:
         watched = passes.watched() if settings.disagreement else None
         passes.tell("write")
         molecules, texts = sequence_runs(runner, plans, reference, watched, self._masked)
-        same = [sum(repeat.steps_ns[batch][step] for batch, step in steps) for repeat in self.repeats]
-        timings = Timings(
-            warmup_ns=[result.wall_ns for result in self._warmup],
-            repeats=self.repeats,
-            mark_ns=mark_cost_ns(),
-            unmarked_wall_ns=None if self._unmarked is None else self._unmarked.wall_ns,
-            profiled_steps_ns=sum(span.duration_ns for span in steps.values()),
-            unprofiled_steps_ns=round(statistics.median(same)),
-            processor_once_ns=getattr(runner.engine, "once_ns", None) or self.processor_once_ns,
-            processor_parts_ns=self.once_parts_ns,
-            signature_ns=signature_cost_ns() if settings.engine_name == GENERATE else None,
-            warmup_compiles=[result.compiles for result in self._warmup],
-            warmup_compile_ns=[result.compile_ns for result in self._warmup],
-            profiled_wall_ns=profiled.wall_ns if settings.full else None,
-            **self._memory,
-        )
-        manifest = Manifest(
-            schema=SCHEMA,
-            created=now(),
-            command=list(self.output.command),
-            environment=environment(loaded.target.device),
+        written = Generated(molecules, texts, [list(batch.rows_per_step) for batch in reference.batches])
+        manifest = manifest_of(
+            self.output,
+            loaded.target.device,
+            exported,
+            window,
+            written,
+            self.repeats,
+            timings={
+                "warmup_ns": [result.wall_ns for result in self._warmup],
+                "unmarked_wall_ns": None if self._unmarked is None else self._unmarked.wall_ns,
+                "processor_once_ns": getattr(runner.engine, "once_ns", None) or self.processor_once_ns,
+                "processor_parts_ns": self.once_parts_ns,
+                "signature_ns": signature_cost_ns() if settings.engine_name == GENERATE else None,
+                "warmup_compiles": [result.compiles for result in self._warmup],
+                "warmup_compile_ns": [result.compile_ns for result in self._warmup],
+                "profiled_wall_ns": profiled.wall_ns if settings.full else None,
+                **self._memory,
+            },
             settings=settings,
             resolved=resolved(runner, plans, reference),
-            timings=timings,
-            window=window,
-            steps_per_batch=[batch.steps for batch in reference.batches],
-            molecules=molecules,
             skipped=list(self.prompts.skipped),
-            rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
             session=session,
             machine=machine,
             problems=problems,
             functions=UNSET if self._functions is None else self._functions,
         )
-        events = token_events(molecules, texts, steps, self.settings.text_format)
-        path = write_trace(exported, self.output, events, {KEY: manifest.to_json()})
+        path = write_run(exported, self.output, manifest, written, settings.text_format)
         left = incomplete_path(self.output.path)
         if is_incomplete(left):
             left.unlink()  # of an earlier run that failed
@@ -387,7 +364,7 @@ class CapturedRun:
                 f"validity of {unchecked} of {counted(len(molecules), 'molecule')} not recorded: their skeletons are "
                 f"not the prompts', and RDKit, which compares molecules, is not installed ({missing})"
             )
-        notes += _overhead(settings, timings)
+        notes += _overhead(settings, manifest.timings)
         if doubts := machine.doubts():
             notes.append(f"times are in doubt: during the timed passes {'; '.join(doubts)}")
         return CaptureResult(path, manifest, tuple(notes), tuple(failures))
@@ -399,7 +376,7 @@ class CapturedRun:
             return []
         processor.verify = True
         try:
-            self.passes.run("verify", HostMarks(self.passes.step))
+            self.passes.run("verify", Clock(on_step=self.passes.step))
         except MolprofError as problem:
             return [f"checked once more after the recorded pass: {problem}"]
         finally:

@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.common.errors import MolprofError, ProcessorError, UsageError
+from molprof.common.setting import key_values
 from molprof.common.text import shortened
 from molprof.profiler.constraints.base import FORCED_RUNS, RowPositions, Rows, has
 from molprof.profiler.models.device import settled_ns
@@ -67,12 +68,7 @@ def check_call(
     Raises UsageError where one is of no parameter of `builder`, or a parameter is required that nobody supplies.
     """
     arguments: dict[str, Any] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not equals or not key.isidentifier():
-            raise UsageError(f"--processor-arg {text!r} is not KEY=VALUE", hint="e.g. --processor-arg top=5")
-        if key in arguments:
-            raise UsageError(f"--processor-arg {key} is given twice", hint="a list is JSON: KEY=[1,2]")
+    for key, value in key_values("--processor-arg", given, "top=5").items():
         try:
             arguments[key] = json.loads(value)
         except (ValueError, RecursionError):

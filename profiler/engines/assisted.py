@@ -26,8 +26,7 @@ from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.backends import explained
 from molprof.profiler.engines.generate import Generate, until_end
 from molprof.profiler.models.load import LoadedModel, load
-from molprof.profiler.recording.marks import Marks, before_forward
-from molprof.profiler.recording.replaced import replaced
+from molprof.profiler.recording.marks import Marks, before_forward, replaced
 
 
 class Assisted(Generate):

@@ -35,8 +35,7 @@ from molprof.profiler.models.device import on_gpu, resolve_device
 from molprof.profiler.models.load import LoadedModel, export, load, sizes
 from molprof.profiler.models.widening import Report
 from molprof.profiler.molecules.prompts import Constraint, Prompt
-from molprof.profiler.recording.marks import Marks
-from molprof.profiler.recording.replaced import replaced
+from molprof.profiler.recording.marks import Marks, replaced
 
 _COMPILES = (AUTO, "off")
 # vLLM's names of constraints.

@@ -15,9 +15,7 @@ from typing import Any
 from transformers import GenerationMixin
 
 from molprof.common.generate_args import PASSED_ON, REFUSED, active
-from molprof.profiler.recording.marks import Call
-from molprof.profiler.recording.replaced import replaced
-from molprof.profiler.recording.sequences import config_value
+from molprof.profiler.recording.marks import Call, config_value, replaced
 
 # Arguments, and parameters of generation configs, of which transformers makes processors, or that end answers.
 _NAMES = (

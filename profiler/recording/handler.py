@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from molprof.common.files import next_free, scratch_file
+from molprof.common.files import next_free
 from molprof.profiler.recording.tracefile import OutputFile, read_exported, write_trace
 from molprof.profiler.recording.window import export
 
@@ -32,8 +32,7 @@ def trace_handler(folder: str | Path, name: str | None = None) -> Callable[[torc
     def handle(profile: torch.profiler.profile) -> None:
         place.mkdir(parents=True, exist_ok=True)
         output = OutputFile(next_free(place / f"{stem}.json.gz"), command=tuple(sys.argv), chosen=True)
-        with scratch_file(output.path) as part:
-            raw = output.raw(part)
+        with output.raw() as raw:
             export(profile, raw)
             write_trace(read_exported(raw, output), output, (), {})
 

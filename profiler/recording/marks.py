@@ -25,12 +25,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import logging
 import os
 import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -39,9 +36,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
-
-from molprof.common.manifest import STEP_PHASES
-from molprof.profiler.recording.replaced import replaced
 
 _LOG = logging.getLogger("molprof")
 # transformers 5.23 says nothing.
@@ -62,6 +56,9 @@ class Marks:
     def setup(self, name: str, batch: int) -> AbstractContextManager[None]:
         """A phase outside the steps: `template`, `tokenize`, `setup`, `text`."""
         return nullcontext()
+
+    def expect(self, steps: int | None) -> None:
+        """The next batch has at most so many steps; None: that is not known."""
 
     def begin(self, batch: int) -> None:
         """`generate` is about to be called for a batch."""
@@ -95,65 +92,6 @@ class Marks:
         return False
 
 
-class HostMarks(Marks):
-    """Host timestamps at the marks, without device synchronization: cheap enough for timed passes."""
-
-    def __init__(self, on_step: Callable[[int, int], None] | None = None, now: Callable[[], int] | None = None) -> None:
-        """`on_step(batch, step)` is called when a step begins, in passes that are not timed. `now` is a clock in ns."""
-        self._now = now or time.perf_counter_ns
-        self._on_step = on_step
-        # By set-up phase, summed over batches; `setup` is `generate` before its first F.
-        self._setup_ns: Counter[str] = Counter()
-        # Per batch, timestamps in ns: four per step in the order of `STEP_PHASES`, and one at the end.
-        self._batches: list[list[int]] = []
-        self._times: list[int] = []
-        self._began = 0
-
-    @contextmanager
-    def setup(self, name: str, batch: int) -> Iterator[None]:
-        began = self._now()
-        yield
-        took = self._now() - began
-        self._setup_ns[name] += took
-
-    def begin(self, batch: int) -> None:
-        self._times = []
-        self._began = self._now()
-
-    def forward(self) -> None:
-        if self._on_step is not None:
-            self._on_step(len(self._batches), len(self._times) // 4)
-        self._times.append(self._now())
-
-    def processor(self) -> None:
-        self._times.append(self._now())
-
-    sampling = bookkeeping = processor
-
-    def end(self) -> None:
-        self._times.append(self._now())
-        self._setup_ns["setup"] += self._times[0] - self._began
-        self._batches.append(self._times)
-
-    def steps_ns(self) -> list[list[int]]:
-        """Wall time of each step, batch after batch."""
-        return [[after - before for before, after in itertools.pairwise(times[::4])] for times in self._batches]
-
-    def step_phases_ns(self) -> dict[str, list[list[int]]]:
-        """Host time by phase of each step, batch after batch; the forward of step 0 is `prefill`."""
-        found: dict[str, list[list[int]]] = {}
-        for number, times in enumerate(self._batches):
-            for place, (before, after) in enumerate(itertools.pairwise(times)):
-                name = "prefill" if place == 0 else STEP_PHASES[place % 4]
-                found.setdefault(name, [[] for _ in self._batches])[number].append(after - before)
-        return found
-
-    def phases_ns(self) -> dict[str, int]:
-        """Host time by phase, summed over batches and steps."""
-        steps = self.step_phases_ns()
-        return {**self._setup_ns, **{name: sum(map(sum, batches)) for name, batches in steps.items()}}
-
-
 @dataclass
 class Call:
     """One call of `generate`; tensors are on the model's device."""
@@ -173,6 +111,15 @@ class Call:
     processors: tuple[str, ...] = ()
     own: tuple[int, ...] = ()
     constraining: int = 0
+
+
+def config_value(call: Call, name: str) -> Any:
+    """A generation setting of a call: its own, else that of its generation config, else of the model's."""
+    for source in (call.given, call.given.get("generation_config"), call.model.generation_config):
+        value = source.get(name) if isinstance(source, dict) else getattr(source, name, None)
+        if value is not None:
+            return value
+    return None
 
 
 @contextmanager
@@ -290,6 +237,7 @@ class _Listener:
         self._list = None
         bound.arguments["logits_processor"] = LogitsProcessorList([*own, _Last()])
         with before_forward(model, self._forward), self._before_own_forward(model, call.given.get("custom_generate")):
+            self._tell("expect", config_value(call, "max_new_tokens"))
             self._tell("begin", self._number() if callable(self._number) else self._number)
             try:
                 output: Any = original(*bound.args, **bound.kwargs)
@@ -436,3 +384,18 @@ def before_forward(model: PreTrainedModel, call: Callable[[Mapping[str, Any]], N
 
     with replaced(model, "prepare_inputs_for_generation", prepare):
         yield
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute of an instance or a class that has another value inside the block."""
+    missing = object()
+    before = vars(owner).get(name, missing)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if before is missing:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)

@@ -16,8 +16,8 @@ import torch
 
 from molprof.common.errors import MolprofError
 from molprof.profiler.environment import check_versions
+from molprof.profiler.recording.clock import FULL, Plan
 from molprof.profiler.recording.interrupts import Interrupts, trim
-from molprof.profiler.recording.program import Plan
 from molprof.profiler.recording.recording import Recording, text_of
 from molprof.profiler.recording.tracefile import OutputFile
 
@@ -94,7 +94,7 @@ def record(
         UsageError: the file cannot be written, before the block runs; or `what` has another name.
         RunError: torch could not export its trace, or the disk is full.
     """
-    plan = None if window is None and call is None else Plan(call, None if window == "auto" else window)
+    plan = FULL if window is None and call is None else Plan(call, None if window == "auto" else window)
     options = {"tokenizer": tokenizer, "plan": plan, "functions": functions, **what}
     return _Block(partial(_recorded, Path(path), force, options))
 
@@ -107,7 +107,7 @@ def _recorded(path: Path, force: bool, options: dict[str, Any], interrupts: Inte
     if other or not _running.acquire(blocking=False):
         runs = "the program's own profiler runs" if other else "a recording already runs"
         _LOG.warning("%s: %s is not written", runs, path)
-        yield Recording(output, None, None)
+        yield Recording(output, None, FULL)
         return
     try:
         output.check()

@@ -2,64 +2,44 @@
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from msgspec import UNSET
+from transformers import PreTrainedTokenizerFast
 
 from molprof.common import live
 from molprof.common.errors import RunError, UsageError
-from molprof.common.files import scratch_file
-from molprof.common.manifest import (
-    INCOMPLETE_KEY,
-    KEY,
-    SCHEMA,
-    Machine,
-    Manifest,
-    Program,
-    Resolved,
-    Timings,
-    Window,
-)
+from molprof.common.manifest import INCOMPLETE_KEY, Machine, Manifest, ProcessorCalls, Program, Resolved, Window
 from molprof.common.memory import processors
 from molprof.common.settings import AUTO, SETTINGS, CaptureSettings
-from molprof.common.values import counted, now
-from molprof.profiler.environment import environment
+from molprof.common.values import counted
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import resolve_device
+from molprof.profiler.models.load import sizes
 from molprof.profiler.models.target import token_bytes
 from molprof.profiler.recording.arguments import constraints_of, without_processors
-from molprof.profiler.recording.cost import mark_cost_ns
+from molprof.profiler.recording.clock import Clock, Plan
 from molprof.profiler.recording.loop import OwnLoop
-from molprof.profiler.recording.marks import Call, marked
-from molprof.profiler.recording.model import device_of, name_of, sizes_of, tokenizer_of
-from molprof.profiler.recording.program import (
-    ALONE,
-    MARK,
-    Plan,
-    ProgramMarks,
-    nothing_recorded,
-    processor_calls,
-    summary_lines,
-)
-from molprof.profiler.recording.sequences import Batch, Generated, Step, batch_of, config_value, generated
+from molprof.profiler.recording.manifest import manifest_of, write_run
+from molprof.profiler.recording.marks import Call, config_value, marked
+from molprof.profiler.recording.sequences import Batch, Generated, Step, batch_of, generated
 from molprof.profiler.recording.timed import TimedRun
-from molprof.profiler.recording.tracefile import (
-    Exported,
-    OutputFile,
-    incomplete_path,
-    read_exported,
-    token_events,
-    write_trace,
-)
-from molprof.profiler.recording.window import TAKEN, ProfilerMarks, Steps, export, warm_up
+from molprof.profiler.recording.tracefile import Exported, OutputFile, incomplete_path, read_exported, write_trace
+from molprof.profiler.recording.window import export
 
 _LOG = logging.getLogger("molprof")
 # What may be recorded besides operators and GPU work.
 WHAT = frozenset({"stacks", "modules", "shapes", "memory"})
+_ALONE = "record it without that profiler"
+_MARK = "put `with molprof.step():` around each step of a loop of your own"
+_ALL = "without a window (molprof run --full) all is recorded"
 
 
 class Recording:
@@ -71,13 +51,13 @@ class Recording:
     """
 
     def __init__(
-        self, output: OutputFile, tokenizer: Any, plan: Plan | None, functions: bool | None = None, **what: bool
+        self, output: OutputFile, tokenizer: Any, plan: Plan, functions: bool | None = None, **what: bool
     ) -> None:
         if others := ", ".join(sorted({*what} - WHAT)):
             raise UsageError(f"nothing called {others} can be recorded", hint=f"one of {', '.join(sorted(WHAT))}")
         self.path: Path | None = None
         self.notes: list[str] = []
-        self.marks: ProfilerMarks | ProgramMarks
+        self.marks: Clock
         self._output, self._plan = output, plan
         # What is switched off of a program without its processors, in the order of the first call; None: nothing is.
         self.switched_off: dict[str, None] | None = None
@@ -101,15 +81,10 @@ class Recording:
     def listening(self) -> Iterator[None]:
         """Marks calls and loops inside the block."""
         device = resolve_device(AUTO)
-        if self._plan is None:
-            warm_up(device)
-            self.marks = ProfilerMarks(device, others=True, **self._what)
-            self._loop = OwnLoop(self.marks, self._heard_loop, lambda: len(self._batches))
-        else:
-            program = ProgramMarks(device, self._plan, **self._what)
-            watch = Watch(device)
-            self.marks, self._began_ns = program, program.clock()
-            self._loop = OwnLoop(program, self._heard_loop, lambda: len(self._batches))
+        self.marks = marks = Clock(self._plan, device, others=self._plan.full, **self._what)
+        watch = None if marks.full else Watch(device)
+        self._began_ns = marks.clock()
+        self._loop = OwnLoop(marks, self._heard_loop, lambda: len(self._batches))
         try:
             with (
                 marked(self.marks, self._number, self._heard, self._miss),
@@ -120,11 +95,10 @@ class Recording:
         finally:
             self._loop.close()
             try:
-                if isinstance(self.marks, ProgramMarks):
-                    self._ended_ns = self.marks.clock()
+                self._ended_ns = marks.clock()
+                if watch is not None:
                     self._machine = Machine(processors(), None, [watch.end()])
-                else:
-                    self.marks.finish()
+                marks.finish()
             except Exception as problem:
                 self._fault = text_of(problem)
 
@@ -143,8 +117,7 @@ class Recording:
 
     def timed(self, problem: str | None = None) -> TimedRun | None:
         """What a run that records nothing found; None where nothing was generated, or all is recorded."""
-        marks = self.marks
-        repeat = marks.repeat() if isinstance(marks, ProgramMarks) else None
+        repeat = None if self.marks.full else self.marks.repeat()
         if repeat is None or not self._batches:
             return None
         steps = [step for batch in self._batches for step in batch.steps]
@@ -159,21 +132,27 @@ class Recording:
 
     def began(self, began_ns: int, own_ns: int) -> None:
         """When the program began, before the recording, and how long it waited for the recording to begin."""
-        if isinstance(self.marks, ProgramMarks):
-            self._began_ns = began_ns
-            self.marks.own_ns += own_ns
+        self._began_ns = began_ns
+        self.marks.own_ns += own_ns
 
     @property
     def own_ns(self) -> int | None:
         """Time of molprof's own work while the program waited; None where all was recorded."""
-        return self.marks.own_ns if isinstance(self.marks, ProgramMarks) else None
+        return None if self.marks.full else self.marks.own_ns
 
     def nothing(self, problem: str | None = None) -> tuple[str, str] | None:
         """Why nothing was recorded, and what to do about it; problem: what ended the program early."""
         marks = self.marks
-        if isinstance(marks, ProgramMarks):
-            return None if marks.recorded or marks.cut else nothing_recorded(marks, problem)
-        return None if marks.profiler is not None else (TAKEN, ALONE)
+        if marks.kept is not None:
+            return None
+        if marks.lost is not None:
+            return marks.lost, _ALONE
+        if problem is not None:
+            return f"nothing was recorded before the program ended with {problem}", _ALL
+        if marks.calls:
+            steps = ", ".join(str(call.steps) for call in marks.calls[:8])
+            return f"no step of the window was reached; the calls had {steps} steps", "choose another window or call"
+        return "no call of transformers' generate returned, and molprof.step() was not called", f"{_MARK}; {_ALL}"
 
     def summary(self) -> list[str]:
         """What was recorded and timed, in lines; nothing without a batch."""
@@ -184,16 +163,12 @@ class Recording:
 
     def write(self, problem: str | None = None) -> None:
         """Writes the trace; `problem`: what ended the program early."""
-        marks = self.marks
-        if nothing := self.nothing(problem):
-            raise RunError(f"no trace is written: {nothing[0]}", nothing[1])
-        recorded = marks.recorded or marks.cut if isinstance(marks, ProgramMarks) else None
-        profiler = recorded.profiler if recorded is not None else getattr(marks, "profiler", None)
-        assert profiler is not None
-        steps = None if recorded is None else recorded.steps
-        with scratch_file(self._output.path) as part:
-            raw = self._output.raw(part)
-            export(profiler, raw)
+        kept = self.marks.kept
+        if kept is None:
+            why, hint = self.nothing(problem) or ("", None)
+            raise RunError(f"no trace is written: {why}", hint)
+        with self._output.raw() as raw:
+            export(kept.profiler, raw)
             exported = read_exported(
                 raw, self._output, functions=self._recorded["stacks"] or not self._recorded["modules"]
             )
@@ -203,30 +178,31 @@ class Recording:
                 self._write_incomplete(exported, problem)
                 return
             if not self._batches:
-                self.notes.append(f"no steps are marked: {MARK}")
+                self.notes.append(f"no steps are marked: {_MARK}")
                 self.path = write_trace(exported, self._output, (), {})
                 return
             try:
                 if self._fault is not None:
                     raise RunError(self._fault)
-                events, keys = self._known(exported, steps)
+                manifest = self._known(exported, kept.window)
             except Exception as fault:
                 _LOG.warning(
                     "molprof could not tell what the program did, and writes what was recorded: %s", text_of(fault)
                 )
                 self._write_incomplete(exported, text_of(fault))
                 return
-            self.path = write_trace(exported, self._output, events, keys)
+            assert self._found is not None
+            self.path = write_run(exported, self._output, manifest, self._found)
 
-    def _known(self, exported: Exported, steps: Steps | None) -> tuple[Iterable[str], dict[str, Any]]:
-        """Events of tokens and the manifest. steps: those that were recorded; None: all."""
-        if isinstance(self.marks, ProgramMarks) and len(self.marks.calls) != len(self._batches):
+    def _known(self, exported: Exported, window: Window | None) -> Manifest:
+        """The manifest. window: the steps that were recorded; None: all."""
+        if not self.marks.full and len(self.marks.calls) != len(self._batches):
             raise RunError("a call of generate is not known")
-        asked = None if self._plan is None else self._plan.call
-        if steps is not None and asked not in (None, steps.call):
+        asked = self._plan.call
+        if window is not None and asked not in (None, window.batch):
             made = f"of {counted(len(self._batches), 'call')}"
             self.notes.append(
-                f"{made}, number {asked} has no step of the window: steps of call {steps.call} are recorded"
+                f"{made}, number {asked} has no step of the window: steps of call {window.batch} are recorded"
             )
         if self._failed:
             failed = f"{counted(len(self._failed), 'call')} of generate ended with an exception"
@@ -234,10 +210,7 @@ class Recording:
         if self._tokenizer is None:
             self.notes.append("no tokenizer of the model was found, so that texts are not recorded")
         found = self._found = self._generated()
-        window = Window(True, 0, 0, len(found.rows_per_step[0]) - 1) if steps is None else Window(False, *steps)
-        manifest = self._manifest(found, exported, window)
-        events = token_events(found.sequences, found.texts, exported.steps) if exported.steps else ()
-        return events, {KEY: manifest.to_json()}
+        return self._manifest(found, exported, window or Window(True, 0, 0, len(found.rows_per_step[0]) - 1))
 
     def _write_incomplete(self, exported: Exported, problem: str) -> None:
         place = OutputFile(incomplete_path(self._output.path), force=True)
@@ -252,14 +225,13 @@ class Recording:
         self._missed += 1
 
     def _heard(self, call: Call) -> None:
-        full = self._plan is None
-        if not call.steps or (call.failed and not full):  # nothing was generated, or its times do not count
+        if not call.steps or (call.failed and not self.marks.full):  # nothing was generated, or its times do not count
             return
         if call.failed:  # its steps are in the trace; what it wrote is not known
             self._failed.add(len(self._batches))
             self._batches.append(Batch([Step({}, max(call.rows, default=1))] * call.steps, []))
             return
-        with self._standing():
+        with self.marks.standing():
             self._batches.append(batch_of(call))
             if self._first is None:
                 self._first = call
@@ -268,21 +240,14 @@ class Recording:
 
     def _heard_loop(self, batch: Batch, model: Any) -> None:
         self._batches.append(batch)
-        with self._standing():
+        with self.marks.standing():
             self._met(model)
 
     def _met(self, model: Any) -> None:
         """Keeps the first model, and its tokenizer, which the program may drop before it ends."""
         if self._model is None and model is not None:
             self._model = model
-            self._tokenizer = self._tokenizer or tokenizer_of(model)
-
-    @contextmanager
-    def _standing(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            if isinstance(self.marks, ProgramMarks):
-                stack.enter_context(self.marks.standing())
-            yield
+            self._tokenizer = self._tokenizer or _tokenizer_of(model)
 
     def _generated(self) -> Generated:
         steps: list[Step] = []
@@ -300,21 +265,23 @@ class Recording:
         """What is known of a program that molprof did not make."""
         marks, model = self.marks, self._model
         known = self._settings(found, window)
-        repeat = marks.repeat() if isinstance(marks, ProgramMarks) else None
+        repeat = None if marks.full else marks.repeat()
         constraining = [name for batch in self._batches for name in batch.constraining_names]
-        spans, limits = recorded.steps, {batch.limit for batch in self._batches}
-        kept = marks.recorded if isinstance(marks, ProgramMarks) else marks
-        sampled = None if kept is None else kept.functions
+        limits = {batch.limit for batch in self._batches}
+        sampled = None if marks.recorded is None else marks.recorded.functions
         if sampled is not None and not (constraining or sampled.stacks):
             sampled = None
-        return Manifest(
-            schema=SCHEMA,
-            created=now(),
-            command=list(self._output.command),
-            environment=environment(device_of(model)),
+        return manifest_of(
+            self._output,
+            _device_of(model),
+            recorded,
+            window,
+            found,
+            repeats=[] if repeat is None else [repeat],
+            timings={},
             settings=CaptureSettings(**known),
             resolved=Resolved(
-                **sizes_of(model),
+                **_sizes_of(model),
                 vocabulary=None if self._tokenizer is None else len(self._tokenizer),
                 max_new_tokens=limits.pop() if len(limits) == 1 else None,
                 processor=", ".join(dict.fromkeys(constraining)) or None,
@@ -322,19 +289,6 @@ class Recording:
                 placeholder=None,
                 not_recorded=[name for name in SETTINGS if name not in known],
             ),
-            timings=Timings(
-                warmup_ns=[],
-                repeats=[] if repeat is None else [repeat],
-                mark_ns=mark_cost_ns(),
-                unmarked_wall_ns=None,
-                profiled_steps_ns=sum(span.duration_ns for span in spans.values()),
-                unprofiled_steps_ns=0 if repeat is None else sum(repeat.steps_ns[batch][step] for batch, step in spans),
-            ),
-            window=window,
-            steps_per_batch=list(map(len, found.rows_per_step)),
-            molecules=found.sequences,
-            skipped=[],
-            rows_per_step=found.rows_per_step,
             machine=self._machine,
             program=self._program(),
             functions=UNSET if sampled is None else sampled,
@@ -345,7 +299,7 @@ class Recording:
         first, model = self._first, self._model
         computed = (batch.computed for batch in self._batches)
         known: dict[str, Any] = {
-            "model": "unnamed" if model is None else name_of(model),
+            "model": "unnamed" if model is None else _name_of(model),
             "batch_size": max((*(max(rows, default=0) for rows in found.rows_per_step), *computed)),
             **self._recorded,
             "functions": self._functions,
@@ -371,7 +325,7 @@ class Recording:
         marks = self.marks
         off = UNSET if self.switched_off is None else list(self.switched_off)
         processors = processor_calls(self._batches, marks)
-        if not isinstance(marks, ProgramMarks):
+        if marks.full:
             return Program(missed=self._missed, processors=processors, switched_off=off)
         before, after = marks.calls[0].began_ns - self._began_ns, self._ended_ns - marks.calls[-1].ended_ns
         return Program(before, after, marks.own_ns, self._missed, marks.estimated_steps, processors, off)
@@ -380,3 +334,102 @@ class Recording:
 def text_of(problem: BaseException) -> str:
     """Type and message of an exception."""
     return f"{type(problem).__name__}: {problem}"
+
+
+def summary_lines(steps: Sequence[int], tokens: int, marks: Clock, machine: Machine | None) -> list[str]:
+    """Lines for people. steps: of each batch. machine: while the program ran."""
+    made = f"{counted(len(steps), 'batch', 'es')}, {counted(tokens, 'token')}"
+    if marks.recorded is None or (window := marks.recorded.window) is None:
+        return [f"{made}; every step is recorded"]
+    first, last = window.first_step, window.last_step
+    profiled, recorded = marks.estimated_steps, last - first + 1
+    others = ", all others were timed"
+    if profiled > recorded:
+        timed = sum(steps) - profiled
+        was = "was" if timed == 1 else "were"
+        others = f"; {profiled - recorded:,} more ran under the profiler, and {counted(timed, 'step')} {was} timed"
+    lines = [f"{made}; steps {first} to {last} of batch {window.batch} are recorded{others}"]
+    if marks.repeat() is None:
+        lines.append(
+            "no times without the profiler: no timed step is like those under it; call generate once more, or choose "
+            "--window"
+        )
+    elif machine is not None and (doubts := machine.doubts()):
+        lines.append(f"times are in doubt: while the program ran, {'; '.join(doubts)}")
+    return lines
+
+
+def processor_calls(batches: Sequence[Batch], marks: Clock) -> list[ProcessorCalls]:
+    """The processors of all batches by class and place."""
+    counts: Counter[tuple[int, str, bool]] = Counter()
+    times: Counter[tuple[int, str, bool]] = Counter()
+    steps: Counter[tuple[int, str, bool]] = Counter()
+    calls = None if marks.full else marks.calls
+    for number, batch in enumerate(batches):
+        for place, name in enumerate(batch.processors):
+            key = (place, name, place in batch.own)
+            counts[key] += 1
+            if calls is not None and place < batch.constraining:
+                call = calls[number]
+                times[key] += call.each_ns[place]
+                steps[key] += call.steps - len(call.profiled)
+    return [
+        ProcessorCalls(name, place, own, count, times[key] if steps[key] else None, steps[key] or None)
+        for key, count in sorted(counts.items())
+        for place, name, own in [key]
+    ]
+
+
+def _device_of(model: Any) -> torch.device:
+    """Return the device of a model, or of its parameters; the CPU where neither tells."""
+    device = getattr(model, "device", None)
+    if isinstance(device, torch.device):
+        return device
+    parameters = model.parameters() if isinstance(model, torch.nn.Module) else iter(())
+    return next((item.device for item in parameters), torch.device("cpu"))
+
+
+def _name_of(model: Any) -> str:
+    """Return the name or path that a model was loaded by, or else its class."""
+    name = getattr(model, "name_or_path", None)
+    return name if isinstance(name, str) and name else type(model).__name__
+
+
+def _sizes_of(model: Any) -> dict[str, Any]:
+    """What `Resolved` holds of a model, as far as its config tells."""
+    names = ("family", "parameters", "layers", "hidden", "heads", "kv_heads", "logits_width", "dtype", "device")
+    known: dict[str, Any] = dict.fromkeys(names)
+    if model is None:
+        return known
+    try:
+        return known | sizes(model)
+    except (AttributeError, TypeError, ZeroDivisionError):  # of another kind than molprof's own
+        family = getattr(getattr(model, "config", None), "model_type", None)
+        if isinstance(model, torch.nn.Module):
+            parameters = sum(item.numel() for item in model.parameters())
+            known |= {"parameters": parameters, "device": str(_device_of(model))}
+        return known | {"family": family if isinstance(family, str) else None}
+
+
+def _vocabulary(model: Any) -> int | None:
+    try:
+        size = model.config.get_text_config(decoder=True).vocab_size
+    except (AttributeError, TypeError):
+        return None
+    return size if isinstance(size, int) else None
+
+
+def _tokenizer_of(model: Any) -> Any:
+    """The loaded tokenizer of the model's name, or the only one whose tokens are the model's; None if unclear.
+
+    It is looked for among all objects. Neither the model nor a call of `generate` has it, a program makes it before
+    molprof could note it, and one that is loaded anew by the model's name may have other tokens than the program's.
+    """
+    gc.collect()  # what the program no longer has is not its tokenizer
+    found = [item for item in gc.get_objects() if issubclass(type(item), PreTrainedTokenizerFast)]
+    named = [item for item in found if item.name_or_path and item.name_or_path == getattr(model, "name_or_path", None)]
+    if named:
+        return named[0]
+    width = _vocabulary(model) or 0  # often padded
+    fitting = [item for item in found if width // 2 < len(item) <= width]
+    return fitting[0] if len(fitting) == 1 else None

@@ -10,10 +10,9 @@ import contextlib
 import random
 import secrets
 import signal
-import statistics
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,12 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from molprof.common.errors import RunError
-from molprof.common.manifest import KEY, Machine, Manifest, Program, Repeat, Session, from_json
+from molprof.common.manifest import KEY, Machine, Manifest, Program, Session, from_json
 from molprof.common.paired import PairedRuns
 from molprof.common.process import run_line, signal_group, started
 from molprof.common.values import counted
 from molprof.profiler.recording.script import command_line
-from molprof.profiler.recording.timed import TimedRun
+from molprof.profiler.recording.timed import TimedRun, unprofiled_ns
 from molprof.profiler.recording.tracefile import OutputFile, beside, read_trace, write_trace
 
 WITH, WITHOUT = "with its processors", "without its processors"
@@ -194,11 +193,8 @@ def _add(output: OutputFile, runs: Sequence[TimedRun], session: Session | None, 
         raise RunError(f"{output.path} has no manifest to keep times in")
     manifest = from_json(msgspec.json.decode(recorded.keys[KEY]))
     repeats, window = [run.repeat for run in runs], manifest.window
-    steps = range(window.first_step, window.last_step + 1)
-    same = list(_same_steps(repeats, window.batch, steps))
-    timings = replace(
-        manifest.timings, repeats=repeats, unprofiled_steps_ns=round(statistics.median(same)) if same else 0
-    )
+    steps = ((window.batch, step) for step in range(window.first_step, window.last_step + 1))
+    timings = replace(manifest.timings, repeats=repeats, unprofiled_steps_ns=unprofiled_ns(repeats, steps))
     problems = list(manifest.problems)
     if len({(run.tokens, *run.steps) for run in runs}) > 1:
         low, high = min(run.tokens for run in runs), max(run.tokens for run in runs)
@@ -213,11 +209,3 @@ def _add(output: OutputFile, runs: Sequence[TimedRun], session: Session | None, 
     machine = None if manifest.machine is None else Machine(manifest.machine.cores, None, spans)
     changed = replace(manifest, timings=timings, session=session, machine=machine, problems=problems, program=program)
     write_trace(recorded, OutputFile(output.path, force=True), (), {KEY: changed.to_json()})
-
-
-def _same_steps(repeats: Sequence[Repeat], batch: int, steps: range) -> Iterator[int]:
-    """Of each run the time of these steps, where it has them."""
-    for repeat in repeats:
-        times = repeat.steps_ns[batch] if batch < len(repeat.steps_ns) else []
-        if len(times) >= steps.stop:
-            yield sum(times[step] for step in steps)

@@ -182,7 +182,11 @@ class _Program:
             sys.stderr.write(f"molprof: {escaped(line)}\n")
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Of the module that has `generate`: its own loader, after which the method waits for its first call."""
+        """Of the module that has `generate`: its own loader, after which the method waits for its first call.
+
+        A finder, since the program is to import transformers itself, if and when it does. `wrapt.when_imported` has one
+        too, which stays after the first call, and wraps the module's loader.
+        """
         if name != _GENERATES:
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -236,7 +240,7 @@ class _Program:
             self._leave_alone()
             try:
                 from molprof.profiler.environment import check_versions
-                from molprof.profiler.recording.program import Plan
+                from molprof.profiler.recording.clock import Plan
                 from molprof.profiler.recording.recording import WHAT, Recording
                 from molprof.profiler.recording.tracefile import OutputFile
             except ModuleNotFoundError as problem:
@@ -249,10 +253,10 @@ class _Program:
             asked = self._asked
             output = OutputFile(Path(asked["output"]), asked["force"], tuple(asked["command"]), asked["chosen"])
             window = asked["window"]
-            records = not asked.get("timed")
-            plan = Plan(asked["call"], None if window is None else tuple(window), records)
+            steps = None if window is None else tuple(window)
+            plan = Plan(asked["call"], steps, records=not asked.get("timed"), full=asked["full"])
             what = {name: asked[name] for name in sorted(WHAT)}
-            recording = Recording(output, None, None if asked["full"] else plan, asked["functions"], **what)
+            recording = Recording(output, None, plan, asked["functions"], **what)
             recording.switched_off = {} if asked.get("without") else None
             self._stack.enter_context(recording.listening())
             self._recording = recording

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from molprof.common.manifest import SequenceRun
 from molprof.profiler.models.target import TokenBytes
-from molprof.profiler.recording.marks import Call
+from molprof.profiler.recording.marks import Call, config_value
 
 
 @dataclass(frozen=True)
@@ -141,15 +141,6 @@ def batch_of(call: Call) -> Batch:
     return Batch(
         _steps(call, ids), _prompts(call), ids, call.processors, call.own, call.constraining, computed=rows, limit=limit
     )
-
-
-def config_value(call: Call, name: str) -> Any:
-    """A generation setting of a call: its own, else that of its generation config, else of the model's."""
-    for source in (call.given, call.given.get("generation_config"), call.model.generation_config):
-        value = source.get(name) if isinstance(source, dict) else getattr(source, name, None)
-        if value is not None:
-            return value
-    return None
 
 
 def _steps(call: Call, ends: frozenset[int]) -> list[Step]:

@@ -1,7 +1,9 @@
-"""A run of a program that was timed and not recorded, as its process hands it on."""
+"""A run of a program that was timed and not recorded, as its process hands it on; the time of steps of such runs."""
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,3 +24,14 @@ class TimedRun(Struct, frozen=True):
 
     def write(self, path: Path) -> None:
         path.write_bytes(msgspec.json.encode(self))
+
+
+def unprofiled_ns(repeats: Sequence[Repeat], steps: Iterable[tuple[int, int]]) -> int:
+    """Return the median time of steps, (batch, step), over the passes that have them all; 0 where none has."""
+    wanted = list(steps)
+    found = []
+    for repeat in repeats:
+        times = repeat.steps_ns
+        if all(batch < len(times) and step < len(times[batch]) for batch, step in wanted):
+            found.append(sum(times[batch][step] for batch, step in wanted))
+    return round(statistics.median(found)) if found else 0

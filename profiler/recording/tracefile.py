@@ -10,6 +10,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +20,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from molprof.common.errors import RunError, TakenError, UsageError
-from molprof.common.files import check_output, replacing_packed
+from molprof.common.files import check_output, replacing_packed, scratch_file
 from molprof.common.manifest import CHOICE_LETTERS, INCOMPLETE_KEY, KIND_LETTERS, SequenceRun
 from molprof.common.text import whole_json
 from molprof.common.text_format import DEFAULT, TextFormat
@@ -61,9 +62,11 @@ class OutputFile:
             raise UsageError(f"{self.path} ends in none of {', '.join(ENDINGS)}", hint="e.g. -o trace.json.gz")
         check_output(self.path, self.force, inputs)
 
-    def raw(self, part: Path) -> Path:
-        """Where torch exports to: a name of its own beside `part`, since torch replaces the file."""
-        return Path(f"{part}.json")
+    @contextmanager
+    def raw(self) -> Iterator[Path]:
+        """Where torch exports to in the block: a name of its own beside the output, since torch replaces the file."""
+        with scratch_file(self.path) as part:
+            yield Path(f"{part}.json")
 
 
 @dataclass(frozen=True)
