@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from bench_data import ENVIRONMENT, FIGURES, ran, result, timed, write
+from bench_data import ENVIRONMENT, FIGURES, ran, result, run_of, timed, write
 
 from molprof.analysis.bench.recommend import recommend
 from molprof.analysis.bench.summary import summed
@@ -26,13 +26,13 @@ from molprof.analysis.documents.plots import BENCH_PLOTS, NotRecordedError, plot
 from molprof.analysis.render import render
 from molprof.common.bench_records import digest, read_results
 from molprof.common.errors import RunError, TraceError, UsageError
-from molprof.profiler.bench.cases import GenerateCase, SdpaCase
+from molprof.profiler.bench.cases import SdpaCase
 from molprof.profiler.jobs.results_file import ResultsFile, collected
 from molprof.profiler.jobs.status import JobStatus
 
-RUN = GenerateCase(model="qwen")
+RUN = run_of()
 KERNEL = SdpaCase("auto", 4, 16, 8, 128, 128, 64)
-PLAIN = GenerateCase(model="qwen", batch_size=4, count=4)
+PLAIN = run_of(batch_size=4, count=4)
 STATIC = replace(PLAIN, kv_cache="static")
 
 
@@ -169,7 +169,9 @@ def test_plots_are_drawn_the_same_each_time_or_say_what_is_missing(tmp_path: Pat
     empty = read_results(write(tmp_path / "y.jsonl", result(PLAIN, 0, "failed", None)))
     with pytest.raises(NotRecordedError, match="not recorded: ") as raised:
         plot_file(kind, empty, "svg")
-    assert re.fullmatch(r"molprof bench \w+ -o FILE measures it; molprof bench show FILE: .*", raised.value.hint or "")
+    assert re.fullmatch(
+        r"molprof (bench sdpa -o FILE|sweep \w+) measures it; molprof sweep show: .*", raised.value.hint or ""
+    )
 
 
 def test_files_of_shares_are_put_together_each_line_once(tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_files_of_shares_are_put_together_each_line_once(tmp_path: Path) -> None
 
 def test_reading_results_needs_no_torch(tmp_path: Path) -> None:
     write(tmp_path / "x.jsonl", *ran(PLAIN, [1000]))
-    for arguments in (["bench", "show", "x.jsonl"], ["bench", "recommend", "x.jsonl"], ["bench", "matrix", "--help"]):
+    for arguments in (["bench", "show", "x.jsonl"], ["sweep", "recommend", "x.jsonl"], ["bench", "matrix", "--help"]):
         code = (
             "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None\n"
             f"from molprof.cli import main\nmain({arguments!r})"

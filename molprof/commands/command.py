@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import cleandoc
 from textwrap import dedent, shorten
 from typing import Any, TypeVar
@@ -75,7 +75,22 @@ def _write_text(formatter: click.HelpFormatter, text: str, examples: str) -> Non
 
 
 class Group(_Help, click.Group):
-    """A group that lists its commands in the order of their declaration."""
+    """A group that lists its commands in the order of their declaration.
+
+    Args:
+        moved: commands by their former names; the error of one says which.
+    """
+
+    def __init__(self, *arguments: Any, moved: Mapping[str, str] = {}, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._moved = moved
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in self._moved:
+            raise click.UsageError(f"{ctx.command_path} {args[0]} is now: molprof {self._moved[args[0]]}", ctx)
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

@@ -97,7 +97,11 @@ def words(option: click.Parameter, value: Any) -> list[str]:
         return [str(value)]
     if option.is_flag:  # of some the value is False, such as --no-cache
         return (option.opts if value != (option.flag_value is False) else option.secondary_opts)[:1]
-    return [word for item in (value if option.multiple else [value]) for word in (option.opts[0], str(item))]
+    return [
+        word
+        for item in (value if option.multiple and not isinstance(value, str) else [value])
+        for word in (option.opts[0], str(item))
+    ]
 
 
 def submit_command(
