@@ -314,9 +314,9 @@ def test_commands_become_tasks_and_nothing_is_submitted_twice(
     ]  # fmt: skip
     measured = ("sweep", "batch", "--model", "qwen", "--batch-size", "1,8", "--tasks", "2", *submitting)
     assert molprof(*measured).stdout == "sweep-2\n"
-    own = ("sweep", "batch", "--resume", "--share")
+    own = ("sweep", "batch", "--model", "qwen", "--batch-size", "1,8", "--resume", "--share")
     assert [task.arguments for task in find_job(jobs, "2").tasks] == [
-        (*own, f"{number}/2", "-o", "batch", "--model", "qwen", "--batch-size", "1,8") for number in (1, 2)
+        (*own, f"{number}/2", "-o", "batch") for number in (1, 2)
     ]
     bench = ("bench", "sdpa", "--backend", "math,flash", "--device", "cpu", "-o", "b.jsonl", "--tasks", "2")
     assert molprof(*bench, *submitting).stdout == "bench-3\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from molprof.commands import bench_masks, results
-from molprof.commands.cases import Cases, run_here, told
+from molprof.commands.cases import Cases, run_here, submit_shares, told
 from molprof.commands.command import Group
 from molprof.commands.options import (
     Read,
@@ -27,7 +26,7 @@ from molprof.commands.options import (
     with_options,
 )
 from molprof.commands.run_options import Seconds, setting_option
-from molprof.commands.submission import Submittable, own_arguments, submit_command
+from molprof.commands.submission import Submittable, own_arguments
 from molprof.common.errors import UsageError
 from molprof.common.settings import SETTINGS
 from molprof.common.text import escaped
@@ -155,42 +154,21 @@ def _check(running: Running) -> None:
 
 
 def _submitted(running: Running, cases: int) -> bool:
-    """Submit the benchmark if that is asked for, and return whether it was.
-
-    Each task runs a share of the cases into a file of its own, because several nodes cannot append to one file.
-    Collecting puts the files together.
-    """
-    submission = running.submission
-    if submission.cluster is None or running.dry_run:
+    """Submit the benchmark if that is asked for, and return whether it was."""
+    if running.submission.cluster is None or running.dry_run:
         return False
-    from molprof.profiler.jobs.job import Task
-
     assert running.output is not None
-    output, count = running.output.absolute(), running.tasks or 1
-    if count > cases:
+    if (running.tasks or 1) > cases:
         raise UsageError(
-            f"--tasks {count} for {counted(cases, 'case')}: some would have none", f"use at most --tasks {cases}"
+            f"--tasks {running.tasks} for {counted(cases, 'case')}: some would have none",
+            f"use at most --tasks {cases}",
         )
-    parts = [output.with_name(f"{output.stem}.{number}-of-{count}{output.suffix}") for number in range(1, count + 1)]
-    if not running.resume and (left := [part for part in parts if part.exists()]):
-        raise UsageError(
-            f"{left[0]} exists from an earlier submission",
-            hint="--resume continues it; else delete it or use another -o",
-        )
-    for part in parts if running.resume and output.exists() else ():
-        if not part.exists():  # collected and deleted: its results are in the output
-            shutil.copyfile(output, part)
     context = click.get_current_context()
-    # A task that is requeued continues where it was stopped.
     given = (context.params[item.name] for item in context.command.params if isinstance(item, click.Argument))
-    own = ["bench", str(context.info_name), *filter(None, given)]
-    own += [*own_arguments(context, "tasks", "output", "resume"), "--resume"]
-    tasks = [
-        Task(f"share-{number}", (*own, "--share", f"{number}/{count}", "-o", str(part)), str(part))
-        for number, part in enumerate(parts, start=1)
-    ]
-    submit_command(submission, "bench", tasks, {"output": str(output), "parts": [str(part) for part in parts]})
-    if not submission.detach:
+    words = ["bench", str(context.info_name), *filter(None, given)]
+    words += own_arguments(context, "tasks", "output", "resume")
+    submit_shares(running, "bench", words, running.output.absolute(), running.resume)
+    if not running.submission.detach:
         note(f"next: molprof bench show {shlex.quote(str(running.output))}")
     return True
 

@@ -14,8 +14,8 @@ import click
 from molprof.commands.options import Read, declared, note, number_option
 from molprof.commands.progress import CaseLines
 from molprof.commands.run_options import pair
-from molprof.commands.submission import Submission, submit_options
-from molprof.common.errors import RunError
+from molprof.commands.submission import Submission, submit_command, submit_options
+from molprof.common.errors import RunError, UsageError
 from molprof.common.process import OK, UNSUPPORTED
 
 if TYPE_CHECKING:
@@ -94,3 +94,26 @@ def told(lines: CaseLines, output: Path, following: Sequence[str], had_figures: 
         raise RunError(
             f"none of the cases has figures: {lines.last_problem}", hint="the file has all messages and stacks"
         )
+
+
+def submit_shares(cases: Cases, kind: str, words: Sequence[str], output: Path, resume: bool, folder: str = "") -> None:
+    """Submit the command as one task, so that one node measures all cases, or as N of them, each with its share.
+
+    A share has a file of its own beside `output`, which is read with it. A task that is requeued continues.
+
+    folder: what the command's -o names in place of that file.
+    """
+    from molprof.common.bench_records import part_path
+    from molprof.profiler.jobs.job import Task
+
+    count, tasks = cases.tasks or 1, []
+    for number in range(1, count + 1):
+        part = part_path(output, (number, count))
+        if part.exists() and not resume:
+            raise UsageError(
+                f"{part} exists from an earlier submission",
+                hint="--resume continues it; else delete it or use another -o",
+            )
+        line = (*words, "--resume", "--share", f"{number}/{count}", "-o", folder or str(part))
+        tasks.append(Task(f"share-{number}", line, str(part)))
+    submit_command(cases.submission, kind, tasks, {"output": str(output), "folder": str(output.parent)})

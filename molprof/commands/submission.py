@@ -165,21 +165,16 @@ def follow(job: Job) -> JobStatus:
 
 
 def settle(status: JobStatus) -> None:
-    """Put together the results of a benchmark or sweep, and list them; RunError if a task did not end well."""
+    """Write what became of the tasks of a sweep into its results, and list them; RunError if one did not end well."""
     job = status.job
-    if job.kind == "bench":
-        from molprof.profiler.jobs.results_file import collected
-
-        collected(status)
-    elif job.kind == "sweep":
+    if job.kind == "sweep":
         from molprof.profiler.jobs.index import collected
 
         collected(status)
     elif job.kind == "ranks":
         note(f"next, once all ranks are read: molprof ranks {shlex.quote((job.data or {})['parts'])}")
     note(f"{job.id}: {status.summary}")
-    wanted = [(job.data or {}).get("output"), *(task.output for task in job.tasks)]
-    there = [output for output in wanted if output is not None and Path(output).exists()]
+    there = [task.output for task in job.tasks if task.output is not None and Path(task.output).exists()]
     note(*(f"  {output}" for output in there[:_SHOWN]))
     if len(there) > _SHOWN:
         note(f"  and {len(there) - _SHOWN} more")

@@ -18,10 +18,11 @@ import click
 
 from molprof.commands import results
 from molprof.commands.capture import capture_settings
-from molprof.commands.cases import Cases, run_here, told
+from molprof.commands.cases import Cases, run_here, submit_shares, told
 from molprof.commands.options import declared, folder_option, grouped, make_folder, note, number_option, write
 from molprof.commands.run_options import Seconds, sampling_asked
 from molprof.commands.submission import PARAMETERS, Submittable, own_arguments, submit_command, words
+from molprof.common.bench_records import LOGS, RESULTS, is_sweep, part_path, read_sweep
 from molprof.common.errors import MolprofError, RunError, UsageError
 from molprof.common.process import OK, UNSUPPORTED
 from molprof.common.text import escaped
@@ -214,7 +215,10 @@ def command(file: Path, given: tuple[str, ...], running: Running) -> int:
         return 0
     following = ("molprof", *(("sweep", "show") if is_measured else ("compare",)), str(folder))
     if running.submission.cluster is not None and (is_measured or running.tasks):
-        _submit_shares(folder, file, given, running)
+        make_folder(folder)
+        own = own_arguments(click.get_current_context(), "tasks", "resume", "force", "folder")
+        line = ["sweep", str(file), *own, *given]
+        submit_shares(running, "sweep", line, folder.absolute() / RESULTS, running.resume, str(folder))
     else:
         turns = [(case, repeat) for repeat in range(running.processes or grid.processes) for case in chosen]
         done, are_busy = _done(folder, turns, running)
@@ -233,7 +237,6 @@ def command(file: Path, given: tuple[str, ...], running: Running) -> int:
 
 def _done(folder: Path, turns: Sequence[tuple[LineCase, int]], running: Running) -> tuple[set[tuple[str, int]], bool]:
     """Cases, and which process of each, that have their results or that a cluster still has; and if it has any."""
-    from molprof.common.bench_records import is_sweep, read_sweep
     from molprof.profiler.jobs.status import unfinished
 
     outputs = {str((folder / case.output(repeat)).absolute()): (case.name, repeat) for case, repeat in turns}
@@ -283,10 +286,8 @@ def _machine(cases: Sequence[LineCase]) -> Facts:
 
 
 def _results(folder: Path, running: Running) -> Path:
-    """The file of results: of a share its own, since several nodes cannot append to one."""
-    from molprof.common.bench_records import RESULTS
-
-    return folder / (RESULTS if running.share is None else "results.{}-of-{}.jsonl".format(*running.share))
+    """The file of results, of a share its own."""
+    return folder / RESULTS if running.share is None else part_path(folder / RESULTS, running.share)
 
 
 def _write(
@@ -310,7 +311,6 @@ def _run_here(
     following: Sequence[str],
     running: Running,
 ) -> int:
-    from molprof.common.bench_records import LOGS, read_sweep
     from molprof.common.process.guarded import Limits
     from molprof.profiler.bench.schedule import Plan, default_memory
 
@@ -356,25 +356,6 @@ def _submit(folder: Path, left: Sequence[tuple[LineCase, int]], running: Running
     states = [(case, repeat, "submitted", None) for case, repeat in left]
     data = {"folder": str(folder.absolute())}
     submit_command(running.submission, "sweep", tasks, data, lambda job: _write(folder, running, states, job.id))
-
-
-def _submit_shares(folder: Path, file: Path, given: Sequence[str], running: Running) -> None:
-    """Submit the sweep as one task, so that one node measures all cases, or as N of them, each with its share."""
-    from molprof.profiler.jobs.job import Task
-
-    make_folder(folder)
-    count, tasks = running.tasks or 1, []
-    own = own_arguments(click.get_current_context(), "tasks", "resume", "force", "folder")
-    for number in range(1, count + 1):
-        part = _results(folder.absolute(), replace(running, share=(number, count)))
-        if part.exists() and not running.resume:
-            raise UsageError(
-                f"{part} exists from an earlier submission", hint="--resume continues it; else use another -o"
-            )
-        # A task that is requeued continues where it was stopped.
-        line = ("sweep", str(file), *own, "--resume", "--share", f"{number}/{count}", "-o", str(folder), *given)
-        tasks.append(Task(f"share-{number}", line, str(part)))
-    submit_command(running.submission, "sweep", tasks, {"folder": str(folder.absolute())})
 
 
 command.add(results.show)

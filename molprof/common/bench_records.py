@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import gzip
 import hashlib
 import json
@@ -225,7 +226,6 @@ class Results:
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)  # hardware and versions by id
     runs: tuple[dict[str, Any], ...] = ()  # the runs that added to the file: command, seed, repeats, limits
     results: tuple[Result, ...] = ()
-    lines: tuple[dict[str, Any], ...] = ()  # the results as the file has them, with keys that `Result` does not have
     notes: tuple[str, ...] = ()  # what the reader should know about the file
 
 
@@ -256,8 +256,9 @@ def settings_json(settings: CaptureSettings) -> dict[str, Any]:
 
 
 def read_results(path: Path, to_add: bool = False) -> Results:
-    """Return all records of a file, without a last line that was cut off; of a folder, those of its sweep; of the file
-    of a capture without a recorded pass, that capture.
+    """Return all records of a file and its shares, without a last line that was cut off.
+
+    Of a folder they are those of its sweep; of the file of a capture without a recorded pass, that capture.
 
     With `to_add`, results will be added to the file: it may be empty, and a wrong file is a wrong option (UsageError,
     else TraceError).
@@ -267,6 +268,33 @@ def read_results(path: Path, to_add: bool = False) -> Results:
     if path.name.endswith((".json", ".json.gz")) and path.is_file() and not to_add:
         alone = Result(path.name, path.name, {"kind": GENERATE}, "", 0, OK, output=path.name)
         return _of_manifests([alone], path.parent)
+    parts = [] if to_add else [item for item in part_paths(path) if item != path]
+    if parts and (path.is_file() or len(parts) > 1):
+        return _joined([_read(item, to_add) for item in ([path] if path.is_file() else []) + parts])
+    return _read(parts[0] if parts else path, to_add)
+
+
+def part_path(path: Path, share: tuple[int, int]) -> Path:
+    """The file beside a file of results that a share of the cases is written to: not all nodes can append to one."""
+    return path.with_name(f"{path.stem}.{share[0]}-of-{share[1]}{path.suffix}")
+
+
+def part_paths(path: Path) -> list[Path]:
+    """The files of shares beside a file of results."""
+    return sorted(path.parent.glob(f"{glob.escape(path.stem)}.*-of-*{path.suffix}"))
+
+
+def _joined(files: Sequence[Results]) -> Results:
+    """The results of all files, in the order in which they ended."""
+    return Results(
+        {name: item for file in files for name, item in file.environments.items()},
+        tuple(run for file in files for run in file.runs),
+        tuple(sorted((item for file in files for item in file.results), key=lambda item: item.ended)),
+        tuple(note for file in files for note in file.notes),
+    )
+
+
+def _read(path: Path, to_add: bool) -> Results:
     error: type[MolprofError] = UsageError if to_add else TraceError
     hint = f"{_ACCEPTED}, or a new one" if to_add else _ACCEPTED
     try:
@@ -276,7 +304,7 @@ def read_results(path: Path, to_add: bool = False) -> Results:
     if cut and not lines:
         raise error(f"{path} is not a file of benchmark results", hint)
     environments: dict[str, dict[str, Any]] = {}
-    runs, results, raws = [], [], []
+    runs, results = [], []
     for number, line in enumerate(lines, start=1):
         where = f"{path} line {number}"
         try:
@@ -295,16 +323,15 @@ def read_results(path: Path, to_add: bool = False) -> Results:
             runs.append(raw)
         elif head.record == "result":
             results.append(read_typed(raw, Result, where, hint, error))
-            raws.append(raw)
     if not (to_add or results or environments):
         raise error(f"{path} holds no benchmark results", hint)
     notes = (f"{path} ends inside line {len(lines) + 1}, which is left out",) if cut else ()
-    return Results(environments, tuple(runs), tuple(results), tuple(raws), notes)
+    return Results(environments, tuple(runs), tuple(results), notes)
 
 
 def is_sweep(folder: Path) -> bool:
     """Whether a sweep wrote to the folder. Raises TraceError where that was one of an older molprof."""
-    if any(folder.glob("results*.jsonl")):
+    if (folder / RESULTS).is_file() or part_paths(folder / RESULTS):
         return True
     with contextlib.suppress(OSError, ValueError):
         if json.loads((folder / OLD_INDEX).read_text(encoding="utf-8")).get("kind") == "molprof sweep":
@@ -318,16 +345,14 @@ def read_sweep(folder: Path) -> Results:
     """Return the last result of each process of each case of a sweep, in the order in which they were begun."""
     if not is_sweep(folder):
         raise TraceError(f"{folder} holds no results of a sweep", "molprof sweep GRID makes such a folder")
-    files = [read_results(path) for path in sorted(folder.glob("results*.jsonl"))]
+    whole = read_results(folder / RESULTS)
     last: dict[tuple[str, int], Result] = {}
-    for result in sorted((item for file in files for item in file.results), key=lambda item: item.ended):
+    for result in whole.results:
         if result.output is None or Path(result.output).name != result.output:
             raise TraceError(f"{folder} has a result outside of it: {result.output!r}")
         last[result.case, result.repeat] = result
-    environments = {name: item for file in files for name, item in file.environments.items()}
-    runs = tuple(run for file in files for run in file.runs)
-    found = _of_manifests(tuple(last.values()), folder, environments)
-    return replace(found, runs=runs, notes=tuple(note for file in files for note in file.notes))
+    found = _of_manifests(tuple(last.values()), folder, whole.environments)
+    return replace(found, runs=whole.runs, notes=whole.notes)
 
 
 def _of_manifests(

@@ -87,6 +87,7 @@ def collected(status: JobStatus) -> None:
             state, message = (OK, None) if is_there else (task.state, task.message)
             if (item.status, item.message) != (state, message):
                 changed.append(asdict(item) | {"status": state, "message": message, "figures": None})
-    with contextlib.closing(ResultsFile(folder / RESULTS)) if changed else contextlib.nullcontext() as results:
-        for record in changed:
-            results.write({"record": "result", **record, "ended": now()})
+    if changed:
+        with contextlib.closing(ResultsFile(folder / RESULTS)) as results:
+            for record in changed:
+                results.write({"record": "result", **record, "ended": now()})
