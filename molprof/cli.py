@@ -90,7 +90,7 @@ class LazyGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS:
+        if args[0] not in COMMANDS and args[0] not in _MOVED:
             from difflib import get_close_matches  # on a mistake alone
 
             if near := get_close_matches(args[0], COMMANDS, 1):

@@ -20,11 +20,12 @@ from molprof.commands import results
 from molprof.commands.capture import capture_settings
 from molprof.commands.cases import Cases, run_here, submit_shares, told
 from molprof.commands.options import declared, folder_option, grouped, make_folder, note, number_option, write
-from molprof.commands.run_options import Seconds, sampling_asked
+from molprof.commands.run_options import Seconds, check_arguments, sampling_asked
 from molprof.commands.submission import PARAMETERS, Submittable, own_arguments, submit_command, words
 from molprof.common.bench_records import LOGS, RESULTS, is_sweep, part_path, read_sweep
 from molprof.common.errors import MolprofError, RunError, UsageError
 from molprof.common.process import OK, UNSUPPORTED
+from molprof.common.settings import SETTINGS
 from molprof.common.text import escaped
 from molprof.common.values import counted
 
@@ -133,6 +134,7 @@ class _Sweep:
         """Refuse a name of the file that does not exist."""
         from molprof.profiler.constraints import find_factory
         from molprof.profiler.models.architecture import check_folder
+        from molprof.profiler.molecules.files import split_column
 
         key, processor = "processor", case.settings.get("processor")
         try:
@@ -141,6 +143,11 @@ class _Sweep:
                 find_factory(str(processor))
             for key, name in (("model", settings.model), ("tokenizer", settings.tokenizer)):
                 check_folder(key, name)
+            for row in SETTINGS.values():
+                value = getattr(settings, row.name) if row.kind == "file" else None
+                if value is not None and not (path := split_column(value)[0]).exists():
+                    key = row.flag.lstrip("-")
+                    raise UsageError(f"no such file: {path}")
         except UsageError as error:
             self.grid.refuse(key, str(error), error.hint)
 
@@ -152,7 +159,7 @@ class _Sweep:
 @click.argument("given", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE CASES]")
 @grouped(Running, "running")
 def command(file: Path, given: tuple[str, ...], running: Running) -> int:
-    """Run every combination of the options in GRID, one process after the other here, or on a cluster.
+    """Capture or measure every combination of the options in GRID, here or on a cluster.
 
     GRID is a TOML file, or comes with molprof: attention, batch, cache, compile, matrix and processors measure whole
     generation, by captures without a recorded pass. Options of the cases replace those of GRID, and take several values
@@ -198,11 +205,16 @@ def command(file: Path, given: tuple[str, ...], running: Running) -> int:
         raise UsageError(f"{file} has no ending to name the folder after", hint="-o DIR")
     sweep = _Sweep(grid, folder, running)
     cases = [sweep.case(case) for case in grid.cases]
+    arguments = [text for case in grid.cases for text in case.settings.get("processor-arg", ())]
+    check_arguments(arguments, any(case.settings is not None and case.settings.processor_args for case in cases))
     if running.share is not None:
         number, of = running.share
-        cases = cases[number - 1 :: of]
-    note(*(f"skipped {case.name}: {case.reason}" for case in cases if case.reason))
+        if not (cases := cases[number - 1 :: of]):
+            raise UsageError(f"share {number}/{of} of {file} has no case")
     chosen = [case for case in cases if not case.reason]
+    if not chosen:
+        raise UsageError(f"no case of {file} can run, first {cases[0].name}: {cases[0].reason}")
+    note(*(f"skipped {case.name}: {case.reason}" for case in cases if case.reason))
     is_measured = any(case.is_measured for case in chosen)
     if running.dry_run:
         lines = (["molprof", *case.line(folder / case.output())] for case in chosen)

@@ -63,7 +63,7 @@ def read_machine(device: str, threads: int | None, cases: Sequence[Case] = ()) -
     """Return what the machine can run; UsageError if there is no such device, or no model or tokenizer of the cases."""
     for name in ("torch", "transformers"):
         if importlib.util.find_spec(name) is None:
-            raise MissingExtraError(name, "presets", "molprof bench")
+            raise MissingExtraError(name, "presets", "this command")
     captures = [case.settings for case in cases if isinstance(case, LineCase) and case.settings is not None]
     names = [("model", settings.model) for settings in captures]
     names += [("tokenizer", settings.tokenizer) for settings in captures if settings.tokenizer]

@@ -100,6 +100,8 @@ def read_grid(path: Path, options_of: Callable[[str], Mapping[str, Option] | Non
         options_of: for a command its options by their names; None: there is no such command.
         words: options of the command on the command line, which replace those of the file.
     """
+    if not path.exists():
+        raise UsageError(f"no grid {path}", hint=f"a TOML file, or one of {', '.join(packaged())}")
     file = read_toml(path, EXAMPLE)
     content = file.check_keys(file.content, [], ("command", "processes", "options", "grid", "exclude"))
     command, processes = content.get("command", "capture"), content.get("processes", 1)
