@@ -150,7 +150,8 @@ def _each(waiting: list[Turn], run: Callable[[Turn], Ending], begin: Callable[[s
 def record_of(case: Case, repeat: int, environment: str, ending: Ending, **more: Any) -> dict[str, Any]:
     """The line of a process of a case in the file of results."""
     if isinstance(case, LineCase):
-        names: dict[str, Any] = {"output": case.output(repeat), "options": dict(case.options), "arguments": list(case.arguments)}
+        names: dict[str, Any] = {"output": case.output(repeat), "options": dict(case.options)}
+        names["arguments"] = list(case.arguments)
     else:
         names = {"figures": (ending.value or {}).get("figures")}
     return {
