@@ -36,7 +36,7 @@ step() { # FILE LIMIT_S COMMAND...: a command, within the part's time; results o
     say "$file: done after $(($(date +%s) - begun)) s"
   else
     missing=1
-    [ "${file%.jsonl}" != "$file" ] || rm -f "unfinished-$file"
+    [ "${file%.jsonl}" != "$file" ] || [ -d "unfinished-$file" ] || rm -f "unfinished-$file"
     say "$file: failed after $(($(date +%s) - begun)) s, code $code: $(tail -n 1 log.txt)"
   fi
 }
@@ -102,16 +102,17 @@ part_costs() { # what processors cost, XGrammar and llguidance beside them
 }
 
 part_attention() { # attention kernels, and batches up to out of memory: the last is larger than any GPU's memory
-  common="--repeats 1 --limit 60 --resume" tokens=96 kernels=all rows=16 batches=16,128,1024,4096,16384
+  common="--limit 60 --resume" tokens=96 kernels=all rows=16 batches=16,128,1024,4096,16384
   shape="--shape 4x16x16x2048x64"
   if tiny; then
     common="$common --device cpu --threads 1" tokens=8 kernels=eager,sdpa,sdpa-flash rows=2 batches=1,2
     shape="--shape 1x2x1x16x8 --phase decode"
   fi
   model="--model qwen $(full_size qwen) --max-new-tokens $tokens"
-  molprof attention.jsonl 150 bench attention $model --attention "$kernels" --batch-size "$rows" $common
-  molprof sdpa.jsonl 150 bench sdpa $shape $common
-  molprof batch.jsonl 150 bench batch $model -n 1 --kv-cache dynamic --batch-size "$batches" $common
+  once="--processes 1 $common"
+  molprof attention 150 sweep attention $model --attention "$kernels" --batch-size "$rows" $once
+  molprof sdpa.jsonl 150 bench sdpa $shape --repeats 1 $common
+  molprof batch 150 sweep batch $model -n 1 --kv-cache dynamic --batch-size "$batches" $once
 }
 
 part_vllm() { # its masks, in an environment with it

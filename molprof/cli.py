@@ -20,7 +20,7 @@ import click
 from molprof import __version__
 from molprof.commands.command import Group
 from molprof.common import GARBAGE
-from molprof.common.errors import MolprofError, missing_extra
+from molprof.common.errors import MolprofError, RunError, UnsupportedError, UsageError, missing_extra
 from molprof.common.files import stdout_problem, written_files
 from molprof.common.text import escaped
 
@@ -39,7 +39,7 @@ GROUPS = {
         "run": "Run a program of your own as it is, and record how it generates.",
         "capture": "Record a trace of generation, with or without a logits processor.",
         "attach": "Time a running vLLM or SGLang server with and without a constraint, and let it record.",
-        "sweep": "Capture every combination of a grid of options, here or on a cluster.",
+        "sweep": "Capture or measure every combination of a grid of options, here or on a cluster.",
         "jobs": "List, collect, requeue or cancel jobs on a cluster, and print their logs.",
     },
     "Analyse traces": {
@@ -55,7 +55,7 @@ GROUPS = {
         "mcp": "Serve traces to an assistant: a server of the Model Context Protocol.",
     },
     "Measure": {
-        "bench": "Benchmark attention, KV caches, batch sizes, compilation and processors.",
+        "bench": "Benchmark attention kernels and masks of constraints, without a model.",
         "drift": "Compare the tokens that coordinates need with the positions of placeholders.",
     },
     "Set up": {
@@ -66,7 +66,7 @@ GROUPS = {
 }
 COMMANDS = {name: text for commands in GROUPS.values() for name, text in commands.items()}
 # Commands by their former names.
-_MOVED = {"plot": "report plot", "queries": "query list", "recommend": "bench recommend", "collect": "jobs collect",
+_MOVED = {"plot": "report plot", "queries": "query list", "recommend": "sweep recommend", "collect": "jobs collect",
           "logs": "jobs logs"}  # fmt: skip
 # Commands that read traces. They use no linear algebra: numpy's OpenBLAS would start a thread per processor, and each
 # would wait in a busy loop for 0.1 s.
@@ -90,9 +90,7 @@ class LazyGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] in _MOVED:
-            raise click.UsageError(f"molprof {args[0]} is now: molprof {_MOVED[args[0]]}", ctx)
-        if args[0] not in COMMANDS:
+        if args[0] not in COMMANDS and args[0] not in _MOVED:
             from difflib import get_close_matches  # on a mistake alone
 
             if near := get_close_matches(args[0], COMMANDS, 1):
@@ -111,7 +109,9 @@ class LazyGroup(Group):
                 formatter.write_dl([(f"{name:{longest}}", text) for name, text in commands.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup, moved=_MOVED, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="molprof")
 def cli() -> None:
     """Find out, kernel by kernel and token by token, why constrained generation is slower or faster.
@@ -147,17 +147,41 @@ class _Notes(logging.Handler):
         click.echo(escaped(record.getMessage()), err=True)
 
 
-def _run(arguments: list[str] | None) -> int:
+def run_case(*words: str) -> None:
+    """In the process of a case of a sweep: run the command line `molprof WORDS`, and raise why it did not end well."""
+    sys.argv[1:] = words
+    try:
+        code = _invoked([*words])
+    except MolprofError as error:
+        _complain(str(error), error.hint, error.exit_code)
+        if isinstance(error, UsageError) and "--timed-only" in words:  # settings that the model or the device lacks
+            raise UnsupportedError(str(error), error.hint) from error
+        raise
+    except click.ClickException as error:
+        raise UsageError(error.format_message()) from error
+    except Exception:
+        traceback.print_exc()
+        raise
+    if isinstance(code, int) and code:
+        raise RunError(f"ended with code {code}")
+
+
+def _invoked(arguments: list[str] | None) -> Any:
+    """What the command returns."""
     logger = logging.getLogger("molprof")
     logger.handlers, logger.propagate = [_Notes()], False
     logger.setLevel(logging.INFO)
+    return cli.main(args=arguments, prog_name="molprof", standalone_mode=False)
+
+
+def _run(arguments: list[str] | None) -> int:
     try:
         # SIGTERM comes from a batch system, SIGHUP from a terminal that closes: clean up as after Ctrl-C.
         for number in _INTERRUPTS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
                 signal.signal(number, _interrupt)
         _buffer_stdout()
-        result: Any = cli.main(args=arguments, prog_name="molprof", standalone_mode=False)
+        result = _invoked(arguments)
     except MolprofError as error:
         return _complain(str(error), error.hint, error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:

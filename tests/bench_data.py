@@ -11,7 +11,8 @@ from typing import Any
 
 from molprof.common.bench_records import digest
 from molprof.common.errors import UnsupportedError
-from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id, to_json
+from molprof.common.settings import CaptureSettings
+from molprof.profiler.bench.cases import Case, LineCase, SdpaCase, case_id, to_json
 from molprof.profiler.bench.schemas import read_schemas
 
 ENVIRONMENT = {
@@ -19,6 +20,12 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 FIGURES: dict[str, Any] = {"wall_ns": [2_000_000], "phases_ns": [{"forward": 1_500_000}], "tokens": 10, "steps": 5}
+
+
+def run_of(model: str = "qwen", **changed: Any) -> CaptureSettings:
+    """The settings of a case of a sweep without recorded passes."""
+    usual = {"batch_size": 8, "count": 8, "compile": "off", "repeats": 1, "timed_only": True, "fill": True}
+    return CaptureSettings(model, **{**usual, "template_threads": 1, **changed})
 
 
 def write(path: Path, *records: dict[str, Any], environment: dict[str, Any] | None = None) -> Path:
@@ -29,7 +36,15 @@ def write(path: Path, *records: dict[str, Any], environment: dict[str, Any] | No
     return path
 
 
-def result(case: Case, repeat: int, status: str, figures: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+def line_of(settings: CaptureSettings) -> LineCase:
+    name = digest(vars(settings))
+    return LineCase(name, ("capture",), "", ".json", {}, settings)
+
+
+def result(
+    case: Case | CaptureSettings, repeat: int, status: str, figures: dict[str, Any] | None, **more: Any
+) -> dict[str, Any]:
+    case = line_of(case) if isinstance(case, CaptureSettings) else case
     return {
         "record": "result", "case": case_id(case), "label": case.label(), "settings": to_json(case),
         "environment": digest(ENVIRONMENT), "repeat": repeat, "status": status, "message": None, "stack": None,
@@ -37,7 +52,7 @@ def result(case: Case, repeat: int, status: str, figures: dict[str, Any] | None,
     }  # fmt: skip
 
 
-def ran(case: GenerateCase, walls_ms: Sequence[float], tokens: int = 100, **more: Any) -> list[dict[str, Any]]:
+def ran(case: CaptureSettings, walls_ms: Sequence[float], tokens: int = 100, **more: Any) -> list[dict[str, Any]]:
     """One process per wall time, each with one timed pass and one before it that took twice as long."""
     return [
         result(
@@ -71,22 +86,23 @@ def timed(case: SdpaCase, *medians_us: float, chosen: str | None = None) -> list
     ]  # fmt: skip
 
 
-# What becomes of a case in place of being measured, by the name of its model.
+# What becomes of a case in place of being measured, by the threads that it asks for.
+FAULTS = ("", "ok", "raise", "unsupported", "rows", "sleep", "other")
 ROW_BYTES = 40_000_000
 
 
-def fault(name: str, batch: int = 1) -> GenerateCase:
-    return GenerateCase(model=name, batch_size=batch, count=batch)
+def fault(name: str, batch: int = 1, heads: int = 1) -> SdpaCase:
+    return SdpaCase("auto", batch, heads, 1, 1, 1, 1, threads=FAULTS.index(name))
 
 
 def measured(request: dict[str, Any]) -> dict[str, Any]:
-    name = request["model"]
+    name = FAULTS[request["threads"]]
     if name == "raise":
         raise ValueError("no such luck")
     if name == "unsupported":
         raise UnsupportedError("torch's own reason")
     if name == "rows":
-        block = bytearray(b"x") * (request["batch_size"] * ROW_BYTES)
+        block = bytearray(b"x") * (request["batch"] * ROW_BYTES)
         time.sleep(0.5 if len(block) else 0)
     if name == "sleep":
         Path("ready").touch()

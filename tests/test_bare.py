@@ -74,7 +74,7 @@ MISSING = {
         "jsonschema_rs": "--schema",
     },
     "capture --model qwen -o qwen.json --submit slurm": {"submitit": "submitting to Slurm"},
-    "bench matrix --model qwen -o bench.jsonl": {"torch": "molprof bench"},
+    "sweep matrix --model qwen": {"torch": THIS},
     "drift": {"tokenizers": "counting tokens"},
     "drift --conformers own.xyz": {"rdkit": "reading own.xyz"},
 }  # fmt: skip

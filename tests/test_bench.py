@@ -16,49 +16,35 @@ from typing import Any
 
 import pytest
 import torch
-from bench_data import ENVIRONMENT, FIGURES, fault, result
+from bench_data import ENVIRONMENT, FIGURES, fault, line_of, result, run_of
+from captures import captured, settings
 from conftest import Cli
 
-from molprof.common.bench_records import digest
+from molprof.common.bench_records import digest, read_results
 from molprof.common.errors import UnsupportedError, UsageError
 from molprof.common.process.guarded import Limits
-from molprof.common.setting import Setting, rows
-from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id, from_json, to_json
+from molprof.common.settings import CaptureSettings
+from molprof.profiler.bench.cases import Case, SdpaCase, case_id, from_json, to_json
 from molprof.profiler.bench.facts import Facts, unsupported
-from molprof.profiler.bench.generation import held_bytes
-from molprof.profiler.bench.grids import BENCHMARKS, Benchmark, generation_cases, read_shape, sdpa_cases, values_of
-from molprof.profiler.bench.schedule import Plan, measure, run_plan, turns
+from molprof.profiler.bench.kernels import read_shape, sdpa_cases
+from molprof.profiler.bench.schedule import Plan, Step, measure, run_plan, turns
 from molprof.profiler.bench.sdpa import flops, least_bytes, padding_mask
+from molprof.profiler.engines.backends import held_bytes
 from molprof.profiler.jobs.results_file import ResultsFile
-from molprof.profiler.jobs.runner import Step
 
 CPU = Facts("cpu", None, True, (), ENVIRONMENT)
 H100 = Facts("cuda:0", (9, 0), True, ("flash_attn", "flash_attn_interface", "triton", "optimum.quanto"), {})
 OLD = Facts("cuda:0", (7, 0), False, (), {})
-RUN = GenerateCase(model="qwen")
+RUN = run_of()
 KERNEL = SdpaCase("auto", 4, 16, 8, 128, 128, 64)
 
 
 # Cases and grids
 
 
-@pytest.mark.parametrize("case", [RUN, replace(RUN, processor="qwen", tf32=True, count=3), KERNEL], ids=["a", "b", "c"])
-def test_a_case_survives_json(case: Case) -> None:
-    again = from_json(json.loads(json.dumps(to_json(case))))
-    assert (again, case_id(again)) == (case, case_id(case))
-    assert case_id(KERNEL) == "44c1bcd91f50"
-    assert len({case_id(RUN), case_id(replace(RUN, passes=2)), case_id(replace(RUN, threads=1))}) == 3
-
-
-@pytest.mark.parametrize(
-    "row", [row for row in rows(GenerateCase).values() if row.axis is not None], ids=lambda row: row.name
-)
-def test_values_of_an_axis_have_labels_of_their_own(row: Setting) -> None:
-    case = replace(RUN, kv_cache="static")
-    other = {str: "other", bool: not row.default, int: 7, float: 0.5}[row.type]
-    if row.accepted is not None:
-        other = next(value for value in row.accepted if value not in (row.default, "static", "off"))
-    assert replace(case, **{row.name: other}).label() != case.label()
+def test_a_case_survives_json() -> None:
+    again = from_json(json.loads(json.dumps(to_json(KERNEL))))
+    assert (again, case_id(again)) == (KERNEL, "44c1bcd91f50")
 
 
 @pytest.mark.parametrize(
@@ -104,26 +90,10 @@ def test_what_is_no_kernel_is_refused(change: dict[str, Any], message: str) -> N
         (replace(KERNEL, backend="cudnn"), CPU, None),  # torch says itself why not
     ],
 )
-def test_what_cannot_run_is_known_before(case: Case, facts: Facts, reason: str | None) -> None:
-    found = unsupported(case, facts)
+def test_what_cannot_run_is_known_before(case: Case | CaptureSettings, facts: Facts, reason: str | None) -> None:
+    found = unsupported(line_of(case) if isinstance(case, CaptureSettings) else case, facts)
     assert (found is None) == (reason is None)
     assert re.search(reason or "", found or "")
-
-
-def test_a_grid_has_every_combination_that_is_another_run_once() -> None:
-    grid = {"kv_cache": ("dynamic", "static"), "compile": ("off", "default"), "batch_size": (3, 4)}
-    cases = generation_cases({**values_of(Benchmark("", grid)), "count": 7})
-    assert [(case.batch_size, case.kv_cache, case.compile, case.count) for case in cases] == [
-        (3, "dynamic", "off", 9), (3, "static", "off", 9), (3, "static", "default", 9),
-        (4, "dynamic", "off", 8), (4, "static", "off", 8), (4, "static", "default", 8),
-    ]  # fmt: skip
-    cases = generation_cases({**values_of(Benchmark("", {"batch_size": (1, 2, 8)})), "count": None})
-    assert [(case.batch_size, case.count) for case in cases] == [(1, 8), (2, 8), (8, 8)]
-    with pytest.raises(UsageError, match="batch size 0 is below 1"):
-        generation_cases(values_of(Benchmark("", {"batch_size": (0, 2)})))
-    for benchmark in BENCHMARKS.values():
-        cases = generation_cases(values_of(benchmark))
-        assert len(set(map(case_id, cases))) == len(cases) > 1
 
 
 def test_a_prefill_without_mask_is_causal_and_a_decode_step_asks_once() -> None:
@@ -136,7 +106,7 @@ def test_a_prefill_without_mask_is_causal_and_a_decode_step_asks_once() -> None:
             read_shape(text)
 
 
-# Runs. In place of measuring, the model's name says what becomes of a case.
+# Runs. In place of measuring, `fault` says what becomes of a case.
 
 
 def run_all(path: Path, *cases: Case, facts: Facts = CPU, **options: Any) -> list[Step]:
@@ -151,7 +121,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def test_all_results_are_kept_whatever_becomes_of_a_case(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    cases = [fault("ok"), fault("raise"), fault("unsupported"), GenerateCase("ok", attention="flash_attention_2")]
+    cases = [fault("ok"), fault("raise"), fault("unsupported"), replace(KERNEL, backend="flash-attn")]
     steps = run_all(path, *cases, repeats=2)
     # What is not ok is not repeated; what cannot run is said first.
     states = [step.ending.state for step in steps]
@@ -188,7 +158,7 @@ def test_out_of_memory_finds_the_largest_batch_that_fits(tmp_path: Path) -> None
 
 
 def test_order_is_interleaved_random_and_told_by_the_seed() -> None:
-    plan = Plan(tuple(fault(str(number)) for number in range(8)), 3, 5, Limits(1.0))
+    plan = Plan(tuple(fault("ok", heads=number) for number in range(1, 9)), 3, 5, Limits(1.0))
     order = [*turns(plan)]
     assert [turn.repeat for turn in order] == [0] * 8 + [1] * 8 + [2] * 8
     rounds = [[turn.case for turn in order if turn.repeat == number] for number in range(3)]
@@ -283,18 +253,22 @@ def test_a_kernel_that_torch_lacks_is_unsupported_by_its_own_words() -> None:
         measure(to_json(SdpaCase("cudnn", 1, 4, 2, 16, 16, 8, "none", "float32", "cpu")))
 
 
-def test_whole_generation_is_measured_pass_by_pass() -> None:
-    case = GenerateCase("qwen", batch_size=2, count=2, max_new_tokens=4, passes=2, device="cpu", kv_cache="static")
-    answer = measure(to_json(case))
-    figures = answer["figures"]
-    json.dumps(answer)
-    assert [len(figures[name]) for name in ("wall_ns", "phases_ns", "warmup_ns", "prompt_widths")] == [2, 2, 1, 1]
-    assert (figures["tokens"], figures["steps"], figures["row_steps"], figures["molecules"]) == (8, 4, 8, 2)
-    assert (figures["processor"], figures["dtype"], figures["max_new_tokens"]) == (None, "float32", 4)
+def test_whole_generation_is_measured_pass_by_pass(tmp_path: Path) -> None:
+    asked = settings(timed_only=True, kv_cache="static", max_new_tokens=4, count=2, sampling="greedy")
+    result = captured(tmp_path / "a.json", asked)
+    (found,) = read_results(tmp_path / "a.json").results
+    figures = found.figures or {}
+    names = ("wall_ns", "phases_ns", "warmup_ns")
+    assert [len(figures[name]) for name in names] == [2, 2, 1]
+    assert (figures["tokens"], figures["steps"]) == (
+        sum(len(run.token_ids) for run in result.manifest.molecules), sum(result.manifest.steps_per_batch),
+    )  # fmt: skip
     assert figures["kv_cache_bytes"] > 0
     assert len(figures["machine"]["passes"]) == 2
-    assert figures["machine"]["before"]["wall_ns"] > figures["machine"]["passes"][0]["wall_ns"] // 2
-    assert re.fullmatch("[0-9a-f]{12}", figures["text_digest"])
+    assert (found.settings["kv_cache"], found.settings["passes"]) == ("static", 2)
+    assert "traceEvents" not in json.loads((tmp_path / "a.json").read_text())
+    with pytest.raises(UsageError, match="--full is of the recorded pass"):
+        replace(asked, full=True)
 
 
 def test_the_bytes_of_a_cache_count_each_storage_once() -> None:
@@ -320,19 +294,6 @@ def test_a_whole_benchmark_as_a_command(molprof: Cli, tmp_path: Path) -> None:
     # Each process says what it ran on: the same machine as the one that was asked first.
     assert len({record["environment"] for record in records}) == 1
     assert "nothing left to run" in molprof(*command, "--resume").stderr
-
-
-def test_words_for_processors_are_listed_by_what_they_stand_for(molprof: Cli, tmp_path: Path) -> None:
-    (tmp_path / "molprof.toml").write_text('[models.mine]\npath = "qwen"\nprocessor = "grammar"\n')
-    grid = ("--model", "mine,llama", "--processor", "none,lp,generic", "--device", "cpu", "--dry-run")
-    listed = molprof("bench", "processors", *grid, "--share", "1/1").stdout
-    labels = [line.split(maxsplit=1)[1].strip() for line in listed.splitlines() if " b8 sdpa dynamic" in line]
-    assert labels == [
-        "qwen no processor b8 sdpa dynamic", "qwen grammar b8 sdpa dynamic", "qwen generic b8 sdpa dynamic",
-        "llama no processor b8 sdpa dynamic", "llama generic b8 sdpa dynamic",
-    ]  # fmt: skip
-    assert "5 of 5 cases can run on cpu (" in listed
-    assert "Benchmark cases" in listed
 
 
 def test_shares_of_an_earlier_submission_are_not_replaced(molprof: Cli, tmp_path: Path) -> None:

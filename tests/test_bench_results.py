@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from bench_data import ENVIRONMENT, FIGURES, ran, result, timed, write
+from bench_data import ENVIRONMENT, FIGURES, ran, result, run_of, timed, write
 
 from molprof.analysis.bench.recommend import recommend
 from molprof.analysis.bench.summary import summed
@@ -26,13 +25,12 @@ from molprof.analysis.documents.plots import BENCH_PLOTS, NotRecordedError, plot
 from molprof.analysis.render import render
 from molprof.common.bench_records import digest, read_results
 from molprof.common.errors import RunError, TraceError, UsageError
-from molprof.profiler.bench.cases import GenerateCase, SdpaCase
-from molprof.profiler.jobs.results_file import ResultsFile, collected
-from molprof.profiler.jobs.status import JobStatus
+from molprof.profiler.bench.cases import SdpaCase
+from molprof.profiler.jobs.results_file import ResultsFile
 
-RUN = GenerateCase(model="qwen")
+RUN = run_of()
 KERNEL = SdpaCase("auto", 4, 16, 8, 128, 128, 64)
-PLAIN = GenerateCase(model="qwen", batch_size=4, count=4)
+PLAIN = run_of(batch_size=4, count=4)
 STATIC = replace(PLAIN, kv_cache="static")
 
 
@@ -169,45 +167,33 @@ def test_plots_are_drawn_the_same_each_time_or_say_what_is_missing(tmp_path: Pat
     empty = read_results(write(tmp_path / "y.jsonl", result(PLAIN, 0, "failed", None)))
     with pytest.raises(NotRecordedError, match="not recorded: ") as raised:
         plot_file(kind, empty, "svg")
-    assert re.fullmatch(r"molprof bench \w+ -o FILE measures it; molprof bench show FILE: .*", raised.value.hint or "")
+    assert re.fullmatch(
+        r"molprof (bench sdpa -o FILE|sweep \w+) measures it; molprof sweep show: .*", raised.value.hint or ""
+    )
 
 
-def test_files_of_shares_are_put_together_each_line_once(tmp_path: Path) -> None:
-    one, other = {"gpu": "one"}, {"gpu": "another"}
-
-    def written(name: str, machine: dict[str, Any], *cases: tuple[str, str]) -> Path:
+def test_files_of_shares_are_read_with_the_file(tmp_path: Path) -> None:
+    def written(name: str, machine: str, *cases: tuple[str, str]) -> None:
         with closing(ResultsFile(tmp_path / name)) as results:
             for case, status in cases:
-                where = results.environment(machine)
-                line = {
-                    "case": case,
-                    "label": case,
-                    "settings": {},
-                    "environment": where,
-                    "repeat": 0,
-                    "status": status,
-                }
-                results.write({"record": "result", **line})
-        return tmp_path / name
+                line = {"case": case, "label": case, "settings": {}, "repeat": 0, "status": status, "ended": name}
+                results.write({"record": "result", "environment": results.environment({"gpu": machine}), **line})
 
-    output = written("all.jsonl", one, ("a", "ok"))
-    parts = [written("1.jsonl", one, ("a", "ok"), ("b", "failed")), written("2.jsonl", other, ("a", "ok"))]
-    with parts[1].open("ab") as file:
-        file.write(b'{"schema":2,"record":"res')
-    data = {"output": str(output), "parts": [*map(str, parts), str(tmp_path / "a task that never began.jsonl")]}
-    for good in (False, False, True):  # collecting again adds nothing; parts stay while a task is queued again
-        assert all(part.exists() for part in parts)
-        collected(cast(JobStatus, SimpleNamespace(job=SimpleNamespace(data=data), good=good)))
-        found = read_results(output).results
+    written("all.1-of-2.jsonl", "one", ("b", "failed"))
+    written("all.2-of-2.jsonl", "another", ("a", "ok"))
+    for more in ([], ["one"]):
+        for machine in more:
+            written("all.jsonl", machine, ("a", "ok"))
+        found = read_results(tmp_path / "all.jsonl").results
         assert [(item.case, item.environment, item.status) for item in found] == [
-            ("a", digest(one), "ok"), ("b", digest(one), "failed"), ("a", digest(other), "ok"),
+            ("b", digest({"gpu": "one"}), "failed"), ("a", digest({"gpu": "another"}), "ok"),
+            *(("a", digest({"gpu": machine}), "ok") for machine in more),
         ]  # fmt: skip
-    assert [path.name for path in tmp_path.iterdir()] == ["all.jsonl"]
 
 
 def test_reading_results_needs_no_torch(tmp_path: Path) -> None:
     write(tmp_path / "x.jsonl", *ran(PLAIN, [1000]))
-    for arguments in (["bench", "show", "x.jsonl"], ["bench", "recommend", "x.jsonl"], ["bench", "matrix", "--help"]):
+    for arguments in (["bench", "show", "x.jsonl"], ["sweep", "recommend", "x.jsonl"], ["sweep", "--help"]):
         code = (
             "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None\n"
             f"from molprof.cli import main\nmain({arguments!r})"

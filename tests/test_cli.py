@@ -54,7 +54,7 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
     assert name == "presets" or f"  molprof {name}" in shown.split("\n\n")[1]
 
 
-@pytest.mark.parametrize("words", ["capture", "bench matrix", "bench sdpa", "report"])
+@pytest.mark.parametrize("words", ["capture", "sweep", "bench sdpa", "report"])
 def test_every_option_stands_under_a_subject(words: str) -> None:
     others = CliRunner().invoke(cli, [*words.split(), "--help-all"]).output.partition("\nOptions:\n")[2]
     assert [line.split()[0] for line in others.splitlines() if line.startswith("  -")] == ["-h,"]

@@ -62,7 +62,8 @@ def test_help_all_explains_the_options_that_help_names() -> None:
     [
         ("plot timeline a.json", "molprof report plot"),
         ("queries", "molprof query list"),
-        ("recommend a.jsonl", "molprof bench recommend"),
+        ("recommend a.jsonl", "molprof sweep recommend"),
+        ("bench cache --model qwen", "molprof sweep cache"),
         ("collect 1", "molprof jobs collect"),
         ("logs 1", "molprof jobs logs"),
         ("report a.json --by module", "molprof report by module TRACE"),

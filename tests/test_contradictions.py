@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from bench_data import ran, result, write
+from bench_data import ran, result, run_of, write
 from captures import events, of
 from goldens import called
 from tiny_trace import memory_event, slice_, work
@@ -28,7 +29,6 @@ from molprof.common.manifest import MachineSpan
 from molprof.common.process import FAILED, NO_MEMORY, NOT_MEASURED
 from molprof.common.process.guarded import Limits, call, killed_by_kernel
 from molprof.common.values import time_text
-from molprof.profiler.bench.cases import GenerateCase
 from molprof.profiler.machine import Watch
 
 TRACES = Path(__file__).parents[1] / "traces"
@@ -285,10 +285,8 @@ def test_nor_is_one_that_finds_no_room_on_a_gpu() -> None:
 
 
 def test_what_was_not_measured_is_neither_ranked_nor_rejected(tmp_path: Path) -> None:
-    case = GenerateCase(model="qwen", batch_size=4, count=4)
-    static, eager = (
-        GenerateCase(**{**vars(case), **changed}) for changed in ({"kv_cache": "static"}, {"attention": "eager"})
-    )
+    case = run_of(batch_size=4, count=4)
+    static, eager = (replace(case, **changed) for changed in ({"kv_cache": "static"}, {"attention": "eager"}))
     records = [
         *ran(case, [1000, 1010, 990]),
         result(static, 0, NOT_MEASURED, None, message="killed by the kernel: other programs took the rest"),
@@ -300,5 +298,5 @@ def test_what_was_not_measured_is_neither_ranked_nor_rejected(tmp_path: Path) ->
     assert advice.best["attention"] == "eager"  # of its other repeats
     assert (advice.candidates, advice.rejected) == (2, ())
     assert [item.settings["kv_cache"] for item in advice.unmeasured] == ["static"]
-    code, out, _ = called(["bench", "recommend", str(path)], tmp_path)
+    code, out, _ = called(["sweep", "recommend", str(path)], tmp_path)
     assert (code, "not measured: killed by the kernel" in " ".join(out.split()), "rejected" in out) == (0, True, False)

@@ -17,6 +17,7 @@ from forks import forked
 
 import molprof
 from molprof.cli import cli
+from molprof.commands import capture
 from molprof.queries.catalog import Column, catalog, standalone_sql
 
 ROOT = Path(__file__).parent.parent
@@ -62,9 +63,12 @@ def test_command_lines_parse(page: Path) -> None:
             name = words.pop(0)
             found = command.get_command(context, name) if isinstance(command, click.Group) else command.commands[name]
             assert found is not None, words
-            command, context = found, click.Context(found, context)
+            command, context = found, click.Context(found, context, **found.context_settings)
         given, rest, _ = command.make_parser(context).parse_args(words)
         assert not rest
+        more = given.get("given")  # options of the cases of a sweep
+        of_cases = {word.partition("=")[0] for word in more if word[0] == "-"} if isinstance(more, tuple) else set()
+        assert of_cases <= {name for item in capture.command.params for name in item.opts}, words
         for name, value in given.items():
             option = next(item for item in command.params if item.name == name)
             assert not getattr(option, "hidden", False), words  # an option that is a command now

@@ -21,8 +21,8 @@ from rank_traces import events, write_rank
 from tiny_trace import document, write
 
 from molprof.commands.submission import Submittable, follow, own_arguments, submit_options
+from molprof.common.bench_records import read_sweep
 from molprof.common.errors import RunError, UsageError
-from molprof.profiler.jobs.index import read_index
 from molprof.profiler.jobs.job import Attempt, Job, Task, all_jobs, find_job, new_job_folder, read_job, write_json
 from molprof.profiler.jobs.resources import SlurmSettings
 from molprof.profiler.jobs.scheduler import SchedulerError, check_reachable
@@ -309,33 +309,39 @@ def test_commands_become_tasks_and_nothing_is_submitted_twice(
     slurm("7_0|TIMEOUT|None\n7_1|CANCELLED|None")
     done = molprof("jobs", "collect", "sweep-1")
     assert "2 of 2 tasks of sweep-1 did not end well: none: timed out" in done.stderr
-    assert [(entry.state, entry.job) for entry in read_index(tmp_path / "grid") or ()] == [
+    assert [(entry.status, entry.job) for entry in read_sweep(tmp_path / "grid").results] == [
         ("timed out", "sweep-1"), ("cancelled", "sweep-1"),
     ]  # fmt: skip
+    measured = ("sweep", "batch", "--model", "qwen", "--batch-size", "1,8", "--tasks", "2", *submitting)
+    assert molprof(*measured).stdout == "sweep-2\n"
+    own = ("sweep", "batch", "--model", "qwen", "--batch-size", "1,8", "--resume", "--share")
+    assert [task.arguments for task in find_job(jobs, "2").tasks] == [
+        (*own, f"{number}/2", "-o", "batch") for number in (1, 2)
+    ]
     bench = ("bench", "sdpa", "--backend", "math,flash", "--device", "cpu", "-o", "b.jsonl", "--tasks", "2")
-    assert molprof(*bench, *submitting).stdout == "bench-2\n"
-    job = find_job(jobs, "2")
+    assert molprof(*bench, *submitting).stdout == "bench-3\n"
+    job = find_job(jobs, "3")
     own = ("bench", "sdpa", "--backend", "math,flash", "--device", "cpu", "--resume", "--share")
     assert [task.arguments for task in job.tasks] == [
         (*own, f"{number}/2", "-o", str(tmp_path / f"b.{number}-of-2.jsonl")) for number in (1, 2)
     ]
     assert (job.slurm.cpus, job.slurm.parallel) == (1, 2)
     capture = ("capture", "--model", "qwen", "--lp", "-n", "1", "-o", "a.json")
-    assert molprof(*capture, *submitting).stdout == "capture-3\n"
-    assert find_job(jobs, "3").tasks == (Task("a", capture, str(tmp_path / "a.json")),)
-    script = next((jobs / "capture-3/attempt-1").glob("*.sh")).read_text()
-    assert "#SBATCH --job-name=molprof-capture-3" in script
+    assert molprof(*capture, *submitting).stdout == "capture-4\n"
+    assert find_job(jobs, "4").tasks == (Task("a", capture, str(tmp_path / "a.json")),)
+    script = next((jobs / "capture-4/attempt-1").glob("*.sh")).read_text()
+    assert "#SBATCH --job-name=molprof-capture-4" in script
     assert "#SBATCH --cpus-per-task=1" in script
     slurm("7|COMPLETED|None")
-    collected = molprof("jobs", "collect", "capture-3")
+    collected = molprof("jobs", "collect", "capture-4")
     assert (
-        "a: failed: Slurm says COMPLETED, and the task wrote no reason; see molprof jobs logs capture-3 0"
+        "a: failed: Slurm says COMPLETED, and the task wrote no reason; see molprof jobs logs capture-4 0"
         in collected.stderr
     )
     (tmp_path / "slurm/refused").touch()
     refused = molprof(*capture, *submitting)
     assert "Slurm refused the job: no such partition" in refused.stderr
-    assert sorted(path.name for path in jobs.iterdir()) == ["bench-2", "capture-3", "sweep-1"]
+    assert sorted(path.name for path in jobs.iterdir()) == ["bench-3", "capture-4", "sweep-1", "sweep-2"]
 
 
 def test_ranks_are_read_by_tasks(slurm: Callable[..., None], molprof: Cli, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from tiny_trace import document, write
 
 from molprof.cli import cli
-from molprof.profiler.bench.cases import GenerateCase
 
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="the package mcp is not installed")
 CORPUS = os.environ.get("MOLPROF_CORPUS", "")
@@ -78,7 +77,7 @@ def test_ranks_are_those_of_all_traces() -> None:
 
 
 def test_results_of_a_benchmark(tmp_path: Path) -> None:
-    case = GenerateCase(model="qwen", batch_size=4)
+    case = bench_data.run_of(batch_size=4)
     file = bench_data.write(tmp_path / "bench.jsonl", *bench_data.ran(case, (10, 11, 12)))
     found = answered("bench", file=str(file), limit=100)
     assert not found.pop("left_out")

@@ -26,7 +26,6 @@ from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.common.text_format import DEFAULT
-from molprof.profiler.bench.cases import GenerateCase, case_id, from_json, to_json
 from molprof.profiler.capture.capture import CaptureResult, capture
 from molprof.profiler.constraints import check_processor, make_processor
 from molprof.profiler.constraints.base import FORCED_RUNS, RowPositions, Rows, has
@@ -180,10 +179,6 @@ def test_an_interrupt_and_the_settings_of_arguments() -> None:
         make_processor("users:interrupts", TARGET)
     with pytest.raises(UsageError, match="string:Formatter has no parameter 'a'"):
         check_processor("string:Formatter", ("a=1",))  # what a command checks before it loads a model
-    case = GenerateCase("llama", processor="a:B", processor_args=("a=1",))
-    assert from_json({**to_json(case), "processor_args": ["a=1"]}) == case
-    assert case_id(case) != case_id(GenerateCase("llama", processor="a:B"))
-    assert "processor_args" not in to_json(GenerateCase("llama"))
 
 
 # What it says of itself, and what its batches return

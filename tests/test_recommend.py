@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import tiny_trace
-from bench_data import ran, result, write
+from bench_data import ran, result, run_of, write
 from conftest import Cli
 
 from molprof import api
@@ -17,9 +17,8 @@ from molprof.common.bench_records import read_results
 from molprof.common.errors import TraceError
 from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import factor_text
-from molprof.profiler.bench.cases import GenerateCase
 
-PLAIN = GenerateCase(model="qwen", batch_size=4, count=4)
+PLAIN = run_of(batch_size=4, count=4)
 STATIC = replace(PLAIN, kv_cache="static")
 EAGER = replace(PLAIN, attention="eager")
 
@@ -116,13 +115,13 @@ def test_a_trace_bounds_what_each_change_can_gain(molprof: Cli, tmp_path: Path) 
         *ran(EAGER, [900]),
     )
     trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
-    raw = json.loads(molprof("bench", "recommend", str(file), "--trace", str(trace), "--format", "json").stdout)
+    raw = json.loads(molprof("sweep", "recommend", str(file), "--trace", str(trace), "--format", "json").stdout)
     found = {bound["lever"]: bound["gain_ratio"] for bound in raw["bounds"]["bounds"]}
     assert list(found) == ["attention", "kv_cache", "compile", "processor", "tf32", "CUDA graphs"]
     # Nothing in that trace is concatenated, so that its cache is not told.
     assert found["kv_cache"] is None
     assert all(0 < found[name] < 1 for name in ("attention", "compile", "processor", "tf32"))
-    shown = molprof("bench", "recommend", str(file), "--trace", str(trace))
+    shown = molprof("sweep", "recommend", str(file), "--trace", str(trace))
     assert shown.returncode == 0, shown.stderr
     lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
     assert f"attention eager 1.11x too few repeats {factor_text(1 / (1 - found['attention']))}" in lines

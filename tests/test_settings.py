@@ -72,22 +72,11 @@ def test_a_setting_is_declared_with_the_work_that_it_decides_and_the_meaning_of_
         denormals: str = setting("keep", decides="forward", label="denormals")
 
     with pytest.raises(TypeError, match=r"Plain\.denormals is not declared with setting\(decides=\.\.\.\)"):
-        Plain("qwen")
+        rows(Plain)
     with pytest.raises(TypeError, match=r"Labelled\.denormals: a label requires a role"):
         rows(Labelled)
     with pytest.raises(TypeError, match="decides"):
         setting("keep")  # type: ignore[call-arg]
-
-
-def test_a_setting_declared_again_keeps_its_row() -> None:
-    @dataclass(frozen=True)
-    class Small(CaptureSettings):
-        batch_size: int = 8
-
-    assert rows(Small)["batch_size"].default == 8
-    assert rows(Small)["batch_size"].help == SETTINGS["batch_size"].help
-    with pytest.raises(UsageError, match="--batch-size 0 is below 1"):
-        Small("qwen", batch_size=0)
 
 
 def test_every_setting_is_an_option_and_what_decides_work_is_in_reports() -> None:

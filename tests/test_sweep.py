@@ -1,9 +1,9 @@
-"""Many cases here: turns, grid files, and sweeps, whose folder stands for its traces."""
+"""Many cases here: grid files, packaged grids, and sweeps, whose folder stands for its traces."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,37 +11,34 @@ import pytest
 from conftest import Cli
 from tiny_trace import document, write
 
+from molprof.common.bench_records import RESULTS, read_sweep
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.process import Ending
-from molprof.profiler.jobs.grid import read_grid
-from molprof.profiler.jobs.index import Entry, expanded, read_index, remaining, run_entry, write_index
-from molprof.profiler.jobs.runner import Turn, run_here
+from molprof.common.process.guarded import Limits
+from molprof.common.settings import ATTENTION
+from molprof.common.toml_file import read_toml
+from molprof.profiler.bench.cases import LineCase
+from molprof.profiler.bench.schedule import Plan, record_of, run_plan
+from molprof.profiler.constraints import OF_MOLECULES
+from molprof.profiler.jobs.grid import Option, grid_path, packaged, read_grid
+from molprof.profiler.jobs.index import expanded
+from molprof.profiler.jobs.results_file import ResultsFile
 
 TRACES = Path(__file__).parent.parent / "traces"
-
-
-def test_turns_run_once_and_what_failed_is_not_repeated() -> None:
-    ends = {"a": Ending("ok", seconds=2.0), "b": Ending("failed", "no", 1, seconds=4.0), "c": Ending("unsupported")}
-    begun: list[tuple[str, int, int]] = []
-    turns = [Turn(name, name.upper(), repeat) for repeat in (0, 1) for name in "cab"]
-    steps = list(run_here(turns, lambda turn: ends[turn.case], lambda *told: begun.append(told)))
-    assert begun == [("C", 1, 6), ("A", 2, 5), ("B", 3, 5), ("A", 4, 4)]
-    found = [(step.turn.case, step.turn.repeat, step.ending.state, step.number, step.of, step.rest_s) for step in steps]
-    assert found == [
-        ("c", 0, "unsupported", 1, 5, None), ("a", 0, "ok", 2, 5, 6.0), ("b", 0, "failed", 3, 4, 2.0),
-        ("a", 1, "ok", 4, 4, 0),
-    ]  # fmt: skip
 
 
 # Grid files
 
 
-KNOWN = {"model": True, "processor": True, "batch-size": True, "n": True, "full": False}
+KNOWN = {
+    "model": Option(), "processor": Option(), "batch-size": Option(number=int), "n": Option(number=int),
+    "full": Option(takes_value=False), "attention": Option(choices=ATTENTION), "generate-arg": Option(repeatable=True),
+}  # fmt: skip
 
 
-def cases_of(path: Path, text: str) -> list[tuple[str, dict[str, Any]]]:
+def cases_of(path: Path, text: str, *words: str) -> list[tuple[str, dict[str, Any]]]:
     path.write_text(text)
-    grid = read_grid(path, lambda command: KNOWN if command == "capture" else None)
+    grid = read_grid(path, lambda command: KNOWN if command == "capture" else None, words)
     return [(case.name, dict(case.settings)) for case in grid.cases]
 
 
@@ -81,6 +78,8 @@ def test_a_grid_has_every_combination_but_those_that_are_excluded(tmp_path: Path
         ("[grid]\nn = [1]\n[[exclude]]\nn = 1", 3, "every case of the grid is excluded"),
         ("[grid]\nn = [1]\n[[exclude]]\nn = 2", 4, "unknown value 2 of n; known: 1"),
         ("[grid]\nn = [1]\n[exclude]\nn = 1", 3, "exclude is a table, expected [[exclude]]"),
+        ("processes = 0\n[grid]\nn = [1]", 1, "processes is 0, expected a whole number from 1 on"),
+        ("command = 'bench batch'\n[grid]\nn = [1]", 1, "command = 'bench batch' is a grid of its own now"),
         ("command = 'compare'\n[grid]\nn = [1]", 1, "command is 'compare', expected one that runs cases"),
     ],
 )  # fmt: skip
@@ -91,12 +90,78 @@ def test_a_wrong_grid_names_its_line(tmp_path: Path, text: str, line: int, messa
     assert message in str(raised.value)
 
 
+def test_options_of_the_command_line_replace_those_of_the_file(tmp_path: Path) -> None:
+    text = """
+    [options]
+    n = 16
+    [grid]
+    model = ["qwen", "llama"]
+    batch-size = [1, 8]
+    [[exclude]]
+    model = "llama"
+    batch-size = 8
+    """
+    words = [
+        "--model",
+        "mine",
+        "-n",
+        "3",
+        "--batch-size=2,4",
+        "--full",
+        "--generate-arg",
+        "a=1",
+        "--generate-arg",
+        "b=2",
+    ]
+    more = {"n": 3, "full": True, "generate-arg": ["a=1", "b=2"], "model": "mine"}
+    assert cases_of(tmp_path / "g.toml", text, *words) == [
+        ("batch-size-2", {**more, "batch-size": 2}), ("batch-size-4", {**more, "batch-size": 4}),
+    ]  # fmt: skip
+    every = cases_of(tmp_path / "g.toml", "[options]\nn = 1\n[grid]\nmodel = ['qwen']", "--attention", "all")
+    assert [settings["attention"] for _, settings in every] == [*ATTENTION]
+    for words, message in (
+        (("--nn", "1"), "unknown option '--nn' of the cases; did you mean 'n'?"),
+        (("-n",), "-n requires a value"), (("--batch-size", "8,8"), "--batch-size: batch-size has 8 twice"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError) as raised:
+            cases_of(tmp_path / "g.toml", text, *words)
+        assert str(raised.value) == message
+
+
+def test_packaged_grids_and_what_was_a_benchmark(molprof: Cli, tmp_path: Path) -> None:
+    assert list(packaged()) == ["attention", "batch", "cache", "compile", "matrix", "processors"]
+    processors = read_toml(grid_path(Path("processors")), "").content["grid"]["processor"]
+    assert processors == ["none", *OF_MOLECULES]
+    (tmp_path / "molprof.toml").write_text('[models.mine]\npath = "qwen"\nprocessor = "grammar"\n')
+    words = ("--model", "mine,llama", "--processor", "none,lp", "--kv-cache", "static,dynamic", "--share", "1/2")
+    shown = molprof("sweep", "cache", *words, "--dry-run", "--device", "cpu", "-n", "2", "-o", "x")
+    head = "molprof capture --timed-only --fill --batch-size 8 --repeats 1 --template-threads 1 --device cpu -n 2"
+    assert [line.removeprefix(head) for line in shown.stdout.splitlines()[:2]] == [
+        f" --model mine --processor none --kv-cache {name} --compile off -o x/mine-none-kv-cache-{name}-compile-off.json"  # noqa: E501
+        for name in ("static", "dynamic")
+    ]
+    assert shown.stderr.endswith("6 cases, to be run into x\n")
+    for old, now in (("bench matrix", "matrix"), ("bench recommend x", "recommend"), ("recommend x", "recommend")):
+        done = molprof(*old.split())
+        assert (done.returncode, f"is now: molprof sweep {now}\n" in done.stderr) == (2, True)
+
+
 # Sweeps
+
+
+def swept(folder: Path, *states: tuple[str, str, str | None], **options: Any) -> Path:
+    """The folder of a sweep of captures with a state each."""
+    folder.mkdir(exist_ok=True)
+    with closing(ResultsFile(folder / RESULTS)) as results:
+        for name, state, message in states:
+            case = LineCase(name, ("capture", "--model", name), str(folder), ".json", options.get(name, {}))
+            results.write(record_of(case, 0, "", Ending(state, message)))
+    return folder
 
 
 def test_a_sweep_is_compared_like_beside_like(tmp_path: Path, molprof: Cli) -> None:
     (grid := tmp_path / "grid").mkdir()
-    entries = []
+    results = ResultsFile(grid / RESULTS)
     for model, processor in (
         ("qwen", "none"),
         ("qwen", "lp"),
@@ -107,8 +172,9 @@ def test_a_sweep_is_compared_like_beside_like(tmp_path: Path, molprof: Cli) -> N
         name = f"{model}-{processor}"
         trace = f"cpu-{model}{'' if processor == 'none' else '-generic' if processor == 'lp' else '-grammar'}.json.gz"
         (grid / f"{name}.json.gz").symlink_to(TRACES / trace)
-        entries.append(Entry(name, f"{name}.json.gz", {"model": model, "processor": processor, "n": 8}, ("capture",)))
-    write_index(grid, entries)
+        options = {"model": model, "processor": processor, "n": 8}
+        results.write(record_of(LineCase(name, ("capture",), "grid", ".json.gz", options), 0, "", Ending("ok")))
+    results.close()
 
     def groups(*more: str) -> list[tuple[str, list[str]]]:
         found = json.loads(molprof("compare", "grid", "--format", "json", *more).stdout)
@@ -131,65 +197,41 @@ def test_a_sweep_is_compared_like_beside_like(tmp_path: Path, molprof: Cli) -> N
     assert (wrong.returncode, "does not vary 'n'\n  it varies model, processor" in wrong.stderr) == (2, True)
 
 
-def entry_of(name: str, state: str = "waiting", **more: Any) -> Entry:
-    return Entry(name, f"{name}.json", {}, ("capture", "--model", name), state, **more)
+def test_results_that_cannot_be_trusted(tmp_path: Path) -> None:
+    swept(tmp_path, ("../x", "ok", None))
+    with pytest.raises(TraceError, match=r"has a result outside of it: '\.\./x.json'"):
+        read_sweep(tmp_path)
+    (old := tmp_path / "old").mkdir()
+    (old / "index.json").write_text('{"schema": 2, "kind": "molprof sweep", "cases": []}')
+    with pytest.raises(TraceError, match="is a sweep of an older molprof") as raised:
+        expanded([old])
+    assert raised.value.hint == f"molprof compare {old}/*.json.gz, or sweep again"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"schema": 3}, "is of schema 3"),
-        ({"cases": [{"name": "x"}]}, r"index.json: cases: \[0\]: missing field `output`"),
-        ({"cases": [{"name": "x", "output": "../x", "options": {}, "arguments": []}]}, r"outside its folder: '\.\./x'"),
-    ],
-)
-def test_an_index_that_cannot_be_trusted(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    write_index(tmp_path, [entry_of("a")])
-    content = json.loads((tmp_path / "index.json").read_text())
-    (tmp_path / "index.json").write_text(json.dumps(content | change))
-    with pytest.raises(TraceError, match=message):
-        read_index(tmp_path)
-
-
-def test_a_folder_and_its_index_stand_for_its_traces(tmp_path: Path, molprof: Cli) -> None:
+def test_a_folder_and_its_results_stand_for_its_traces(tmp_path: Path, molprof: Cli) -> None:
     folder, other = tmp_path / "sweep", Path("other.json")
-    folder.mkdir()
-    write_index(folder, [entry_of("b"), entry_of("a"), entry_of("missing", "failed", message="no memory")])
+    swept(folder, ("b", "ok", None), ("a", "ok", None), ("missing", "waiting", None))
+    swept(folder, ("missing", "failed", "no memory"))
     with pytest.raises(UsageError, match="has no trace yet"):
         expanded([folder])
     for name in ("a", "b"):
         write(folder / f"{name}.json", document())
-    for given in (folder, folder / "index.json"):
+    for given in (folder, folder / RESULTS):
         found = [folder / "b.json", folder / "a.json", other], [f"{folder}: no trace of missing (failed: no memory)"]
         assert expanded([given, other]) == found
     listed = json.loads(molprof("report", "sweep", "--format", "json").stdout)
     assert [report["trace"]["path"] for report in listed] == ["sweep/b.json", "sweep/a.json"]
 
 
-@pytest.mark.parametrize(("ending", "again"), [("json", []), ("jsonl", ["stopped"])])
-def test_a_benchmark_that_was_stopped_goes_on(tmp_path: Path, ending: str, again: list[str]) -> None:
-    entries = {
-        name: replace(entry_of(name, state), output=f"{name}.{ending}")
-        for name, state in (("done", "ok"), ("stopped", "waiting"))
-    }
-    write_index(tmp_path, entries.values())
-    for entry in entries.values():
-        (tmp_path / entry.output).touch()
-    left = remaining(tmp_path, entries, [*entries.values()], resume=True, force=False, busy=())
-    assert [entry.name for entry in left] == again
-    assert [entry.state for entry in read_index(tmp_path) or ()] == ["ok", "waiting" if again else "ok"]
-    with pytest.raises(UsageError, match=f"done.{ending} already exists"):
-        remaining(tmp_path, entries, [*entries.values()], resume=False, force=False, busy=())
-
-
-def test_the_index_tells_how_a_case_ended_and_its_log_what_it_said(tmp_path: Path) -> None:
-    entries = {name: entry_of(name) for name in ("a", "b")}
-    ending = run_entry(tmp_path, entries, "a", ["report", "absent.json"], 60.0)
-    assert (ending.state, ending.exit_code) == ("failed", 2)
-    first, second = read_index(tmp_path) or ()
-    assert (first.state, first.message) == ("failed", "cannot read absent.json: No such file or directory")
-    assert first.seconds == ending.seconds
-    assert second.state == "waiting"
+def test_results_tell_how_a_case_ended_and_its_log_what_it_said(tmp_path: Path) -> None:
+    cases = tuple(LineCase(name, ("report", "absent.json"), str(tmp_path), ".html", {}) for name in "ab")
+    plan = Plan(cases, 2, 0, Limits(60.0), done={("b", 0), ("b", 1)})
+    with closing(ResultsFile(tmp_path / RESULTS)) as results:
+        (step,) = run_plan(plan, None, results, lambda *told: None)  # what failed is not repeated
+    assert (step.turn.case, step.ending.state) == ("a", "failed")
+    first, second = read_sweep(tmp_path).results
+    assert (first.status, first.message) == ("failed", "cannot read absent.json: No such file or directory")
+    assert (second.repeat, second.status, second.output) == (1, "waiting", "a.2.html")
     assert (tmp_path / "logs/a.log").read_text().startswith("molprof: error: cannot read absent.json")
 
 
@@ -216,8 +258,8 @@ def test_a_sweep_of_captures(molprof: Cli, tmp_path: Path) -> None:
     assert planned.stderr == f"{skipped}1 case, to be run into grid\n"
     done = molprof("sweep", "grid.toml")
     assert done.returncode == 0, done.stderr
-    first, second = read_index(tmp_path / "grid") or ()
-    assert (first.name, first.state, second.state) == ("lp", "ok", "unsupported")
+    second, first = read_sweep(tmp_path / "grid").results
+    assert (first.case, first.status, second.status) == ("lp", "ok", "unsupported")
     assert done.stderr.splitlines()[1].startswith("[1/1] ok            lp ")
     report = json.loads(molprof("report", "grid", "--format", "json").stdout)
     assert report["run"]["generated_tokens"] == 3
@@ -230,7 +272,7 @@ def test_a_sweep_of_captures(molprof: Cli, tmp_path: Path) -> None:
     assert (changed.returncode, "lp.json.gz was made with other options" in changed.stderr) == (2, True)
 
 
-def test_a_sweep_of_reports_and_of_benchmarks(molprof: Cli, tmp_path: Path) -> None:
+def test_a_sweep_of_reports(molprof: Cli, tmp_path: Path) -> None:
     write(tmp_path / "a.json", document())
     (tmp_path / "grid.toml").write_text(
         "command = 'report'\n[grid]\ntraces = ['a.json', 'absent.json']\nall = [true]\n"
@@ -240,10 +282,19 @@ def test_a_sweep_of_reports_and_of_benchmarks(molprof: Cli, tmp_path: Path) -> N
         3,
         True,
     )
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index.json", "logs", "traces-a.json.html"]
-    (tmp_path / "bench.toml").write_text("command = 'bench batch'\n[options]\nmodel='qwen'\n[grid]\nrepeats = [1, 2]\n")
-    planned = molprof("sweep", "bench.toml", "--dry-run").stdout.splitlines()
-    assert planned == [
-        f"molprof bench batch --model qwen --repeats {count} -o bench/repeats-{count}.jsonl --resume"
-        for count in (1, 2)
-    ]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["logs", "results.jsonl", "traces-a.json.html"]
+
+
+def test_a_sweep_that_only_measures(molprof: Cli, tmp_path: Path) -> None:
+    words = ("--model", "llama", "--attention", "sdpa,flash_attention_2", "--batch-size", "1", "-n", "1")
+    done = molprof("sweep", "attention", *words, "--max-new-tokens", "2", "--processes", "1", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.endswith("results: 1 ok, 1 unsupported\nnext: molprof sweep show attention\n")
+    shown = json.loads(molprof("sweep", "show", "attention", "--format", "json").stdout)
+    assert [(case["attention"], case["status"], case["tokens"]) for case in shown["cases"]] == [
+        ("flash_attention_2", "unsupported", None), ("sdpa", "ok", 2),
+    ]  # fmt: skip
+    assert len(shown["environments"]) == 1  # what the machine was asked for is what the case says of it
+    assert "sdpa, dynamic cache" in molprof("sweep", "recommend", "attention").stdout
+    wrong = molprof("compare", "attention")
+    assert (wrong.returncode, "the sweep attention recorded no trace" in wrong.stderr) == (2, True)

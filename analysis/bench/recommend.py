@@ -19,8 +19,9 @@ from molprof.common.errors import TraceError
 from molprof.common.process import NOT_MEASURED, OK
 from molprof.common.settings import SETTINGS
 
-# Settings that do not change what is generated, and their defaults in benchmarks, which do not compile.
-DEFAULTS: dict[str, Any] = {name: row.default for name, row in SETTINGS.items() if row.lever} | {"compile": "off"}
+# Settings that change the speed and not what is generated, and their defaults; the default is not to compile.
+_LEVERS = ("attention", "kv_cache", "compile", "tf32", "cudnn_benchmark", "padding_multiple", "max_cache_length")
+DEFAULTS: dict[str, Any] = {name: SETTINGS[name].default for name in _LEVERS} | {"compile": "off"}
 _HOW_MEASURED = ("warmup", "passes", "kind")
 
 
@@ -81,7 +82,7 @@ def recommend(results: Results) -> tuple[Advice, ...]:
     """
     measured = [item for item in summed(results) if item.kind == GENERATE]
     if not any(item.status == OK for item in measured):
-        hint = "molprof bench matrix -o FILE measures some"
+        hint = "molprof sweep matrix measures some"
         raise TraceError("no case of whole generation in the file is ok", hint)
     groups: dict[str, list[Measured]] = {}
     for item in measured:
@@ -104,7 +105,7 @@ def _advice(items: Sequence[Measured]) -> Advice | None:
     return Advice(
         environment=best.environment,
         shared=_shared(best),
-        batch_size=int(best.settings.get("batch_size") or 0),
+        batch_size=int(best.settings.get("batch_size") or SETTINGS["batch_size"].default),
         best=_levers(best),
         tokens_per_s=best.tokens_per_s or 0.0,
         peak_memory_bytes=best.median("peak_memory_bytes"),

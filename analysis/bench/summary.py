@@ -24,10 +24,11 @@ from molprof.common.manifest import Machine
 from molprof.common.process import NOT_MEASURED, OK
 from molprof.common.settings import SETTINGS
 
-# How settings are shown whose value alone is unclear, and those that are None, besides `Setting.text`.
+# How settings are shown whose value alone is unclear, and those that are None.
 _SHOWN = {
-    "processor": "{}", "batch": "b{}", "max_cache_length": "cache {}", "count": "n{}", "heads": "h{}",
-    "kv_heads": "kv{}", "head_dim": "d{}", "queries": "q{}", "keys": "k{}",
+    "batch": "b{}", "batch_size": "b{}", "compile": "compile {}", "padding_multiple": "pad {}",
+    "max_cache_length": "cache {}", "count": "n{}", "heads": "h{}", "kv_heads": "kv{}", "head_dim": "d{}",
+    "queries": "q{}", "keys": "k{}",
 }  # fmt: skip
 _NONE = {"processor": "no processor", "max_cache_length": "cache as needed"}
 
@@ -160,9 +161,15 @@ def short(item: Measured, names: Sequence[str]) -> str:
         row = SETTINGS.get(name)
         # A case leaves out most settings that have their default.
         value = item.settings.get(name, None if row is None else row.default)
-        shown = _SHOWN.get(name, "{}").format(value) if name in _SHOWN or row is None else row.text(value)
-        texts.append(_NONE.get(name, shown) if value is None else shown)
+        texts.append(setting_text(name, value))
     return " ".join(texts) or item.label
+
+
+def setting_text(name: str, value: Any) -> str:
+    """Return a value in the name of a configuration, such as `pad 8`, `no tf32`."""
+    if isinstance(value, bool):
+        return f"{'' if value else 'no '}{name.replace('_', ' ')}"
+    return _NONE.get(name, "none") if value is None else _SHOWN.get(name, "{}").format(value)
 
 
 def sdpa_key(item: Measured) -> tuple[Any, ...]:

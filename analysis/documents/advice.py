@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from molprof.analysis.bench.recommend import DEFAULTS, Advice, Bound, Bounds
-from molprof.analysis.bench.summary import environment_text
+from molprof.analysis.bench.summary import environment_text, setting_text
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS
 from molprof.common.bench_records import SCHEMA, Results
 from molprof.common.document import Document, Field, Name, Section, named, table_of
-from molprof.common.settings import SETTINGS
 from molprof.common.values import Value, counted, factor_text
 
 _ALIKE_SHOWN = 4
@@ -84,7 +83,7 @@ def _details(item: Advice, bounds: Bounds | None) -> list[Section]:
         more = f"; and {len(item.alike) - _ALIKE_SHOWN} more" if len(item.alike) > _ALIKE_SHOWN else ""
         notes.append(f"within noise of the fastest (intervals overlap, or too few repeats): {shown}{more}")
     if item.alike and any(not (lever.ratio.interval and lever.ratio.interval.reached) for lever in item.levers):
-        notes.append(f"95 % confidence requires {ENOUGH_REPEATS} repeats of each: bench --repeats")
+        notes.append(f"95 % confidence requires {ENOUGH_REPEATS} repeats of each: sweep --processes")
     for what, entries in (("rejected: ", item.rejected), ("", item.unmeasured)):
         why: dict[str, list[str]] = {}
         for entry in entries:
@@ -131,5 +130,5 @@ def settings_text(settings: dict[str, Any]) -> str:
     """A configuration by attention, cache and what else is not as it is by default."""
     parts = [str(settings["attention"]), f"{settings['kv_cache']} cache"]
     others = {name: value for name, value in settings.items() if name not in ("attention", "kv_cache")}
-    parts += [SETTINGS[name].text(value) for name, value in others.items() if value != DEFAULTS[name]]
+    parts += [setting_text(name, value) for name, value in others.items() if value != DEFAULTS[name]]
     return ", ".join(parts)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from molprof.analysis.documents.plots import BENCH_PLOTS, plot_file
-from molprof.commands import bench_masks, recommend
+from molprof.commands import bench_masks, results
+from molprof.commands.cases import Cases, run_here, submit_shares, told
 from molprof.commands.command import Group
 from molprof.commands.options import (
-    PLOT_FORMATS,
-    PlotCommand,
     Read,
     Result,
     declared,
@@ -28,35 +23,17 @@ from molprof.commands.options import (
     note,
     number_option,
     path_option,
-    plot_format,
-    result_options,
     with_options,
-    write,
 )
-from molprof.commands.progress import CaseLines
-from molprof.commands.run_options import Seconds, check_arguments, pair, sampling_asked, setting_option
-from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
-from molprof.common.errors import RunError, UsageError
-from molprof.common.process import OK, UNSUPPORTED
-from molprof.common.setting import Setting, rows
-from molprof.common.settings import LP_PROCESSOR, LP_WORD, SETTINGS
+from molprof.commands.run_options import Seconds, setting_option
+from molprof.commands.submission import Submittable, own_arguments
+from molprof.common.errors import UsageError
+from molprof.common.settings import SETTINGS
 from molprof.common.text import escaped
 from molprof.common.values import counted
-from molprof.profiler.bench.cases import BACKENDS, MASKS, Case, GenerateCase, MasksCase, case_id, undivided
-from molprof.profiler.bench.grids import (
-    AXES,
-    BENCHMARKS,
-    PHASES,
-    SHAPES,
-    Benchmark,
-    generation_cases,
-    read_shape,
-    sdpa_cases,
-    values_of,
-)
-from molprof.profiler.constraints import PROCESSORS, check_processor
-from molprof.profiler.models.architecture import check_folder, check_preset
-from molprof.profiler.molecules.files import split_column
+from molprof.profiler.bench.cases import BACKENDS, MASKS, Case, MasksCase, case_id, undivided
+from molprof.profiler.bench.kernels import PHASES, SHAPES, read_shape, sdpa_cases
+from molprof.profiler.jobs.grid import packaged
 
 if TYPE_CHECKING:
     from molprof.profiler.bench.facts import Facts
@@ -64,8 +41,8 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ALL = "all"
 _REPEATS = 3
-_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
-_SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+# Benchmarks of whole generation, which are sweeps.
+_MOVED = {name: f"sweep {name}" for name in packaged()} | {"recommend": "sweep recommend"}
 
 
 def _values(choices: Sequence[str] | None = None, read: Callable[[str], Any] = str) -> Read:
@@ -88,26 +65,6 @@ def _values(choices: Sequence[str] | None = None, read: Callable[[str], Any] = s
     return Read(values, "N,M,..." if read is int else "A,B,...")
 
 
-def _bytes(value: str) -> int:
-    """A number of bytes, with K, M, G or T for powers of 1000."""
-    text = value.strip().upper().removesuffix("B").removesuffix("I")
-    unit = text[-1:] if text[-1:] in _SIZES else ""
-    try:
-        size = round(float(text.removesuffix(unit)) * _SIZES[unit])
-    except (ValueError, OverflowError):
-        raise ValueError(f"{value!r} is not a size such as 12G") from None
-    if size <= 0:
-        raise ValueError(f"{value!r} is not above 0")
-    return size
-
-
-def _molecules(value: str) -> str:
-    """FILE or FILE:COLUMN with molecules; the file, made absolute, exists."""
-    path, column = split_column(value)
-    found = os.fsdecode(_FILE(str(path)))
-    return found if column is None else f"{found}:{column}"
-
-
 def _listed(option: str, name: str, choices: Sequence[str] | None, default: str, text: str) -> Callable[[_F], _F]:
     return click.option(option, name, type=_values(choices), default=default, show_default=True, help=text)
 
@@ -124,8 +81,8 @@ _SDPA_OPTIONS = (
 
 
 @dataclass(frozen=True)
-class Running:
-    """How the cases of a benchmark run: the options that every benchmark has."""
+class Running(Cases):
+    """How the cases of a benchmark run."""
 
     # fmt: off
     output: Path | None = declared(path_option(
@@ -139,74 +96,25 @@ class Running:
     limit: float = declared(
         "--limit", type=Seconds(), default=600.0, show_default=True, metavar="SECONDS",
         help="Kill a case that takes longer; it has timed out.")
-    memory_limit: int | None = declared(
-        "--memory-limit", type=Read(_bytes), metavar="SIZE",
-        help="Kill a case that has more resident memory, such as 12G.  [default: 80 % of what is free]")
-    bisect: bool = declared(
-        "--no-bisect", "bisect", flag_value=False, default=True,
-        help="Do not search for the largest batch that fits if a case is out of memory.")
     device: str = declared(setting_option(SETTINGS["device"]))
     threads: int | None = declared(number_option("--threads", help="CPU threads for torch.  [default: one per core]"))
-    share: tuple[int, int] | None = declared(
-        "--share", type=pair("K/N", "1/4", least=1),
-        help="Run every N-th case, from the K-th on. Of masks: every N-th --schemas, with each engine.")
-    submission: Submission = declared(submit_options)
-    tasks: int | None = declared(number_option(
-        "--tasks", help="With --submit: split the cases into N tasks of a job array.  [default: 1]"))
     # fmt: on
 
 
-def _generation_options(benchmark: Benchmark) -> tuple[Callable[[_F], _F], ...]:
-    """Return the options of a benchmark of whole generation: its grid, and what all its cases share."""
-    values = values_of(benchmark)
-    shared = (row for row in rows(GenerateCase).values() if row.bench)
-    return *(_axis_option(row, values[name]) for name, row in AXES.items()), *map(_shared_option, shared)
-
-
-def _axis_option(row: Setting, values: Sequence[object]) -> Callable[[_F], _F]:
-    choices = ("off", "on") if row.type is bool else row.accepted
-    texts = list(map(_value_text, values))
-    default = _ALL if choices is not None and texts == list(choices) else ",".join(texts)
-    kind = _values(choices, int if row.type is int and not row.optional else functools.partial(_value, row))
-    return click.option(row.flag, row.name, type=kind, help=row.axis or row.help, default=default, show_default=True)
-
-
-def _shared_option(row: Setting) -> Callable[[_F], _F]:
-    files = {"smiles": Read(_molecules), "prompts": _FILE}
-    kind = files.get(row.name, None if row.least is None else click.IntRange(row.least))
-    return setting_option(row, **({} if kind is None else {"type": kind}))
-
-
-def _value(row: Setting, text: str) -> Any:
-    """A value by its text on the command line, as `_value_text` writes it."""
-    if row.optional and text == "none":
-        return None
-    return text == "on" if row.type is bool else row.type(text)
-
-
-def _value_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "none" if value is None else str(value)
-
-
-@click.group("bench", cls=Group)
+@click.group("bench", cls=Group, moved=_MOVED)
 def command() -> None:
-    """Measure configurations, each case in a process of its own, so that none can stop the others.
+    """Measure attention kernels, and masks of constraints, each case in a process of its own.
 
     A case ends as ok, failed, timed out (killed at --limit, with its stack), out of memory (with the largest batch
     that fits), not measured (other programs took the memory) or unsupported (with the reason). Each result is added to
-    a file at once; Ctrl-C keeps the results so far.
+    a file at once; Ctrl-C keeps the results so far. Whole generation is measured by molprof sweep.
 
     \b
     Examples:
       molprof bench sdpa -o sdpa.jsonl
-      molprof bench attention --model qwen --batch-size 16 -o bench.jsonl
-      molprof bench matrix --attention sdpa,eager --kv-cache all --batch-size 1,8,32 --dry-run
-      molprof bench matrix --attention all --submit h100 --tasks 4 -o bench.jsonl
       molprof bench masks -o masks.jsonl
-      molprof bench show bench.jsonl
-      molprof bench recommend bench.jsonl
+      molprof bench sdpa --submit h100 --tasks 4 -o sdpa.jsonl
+      molprof bench show sdpa.jsonl
     """
 
 
@@ -240,8 +148,7 @@ def _benchmark(
 def _check(running: Running) -> None:
     if running.retry and not running.resume:
         raise click.UsageError("--retry requires --resume")
-    if running.share is not None and running.submission.cluster is not None:
-        raise click.UsageError("--share selects cases to run here; on a cluster, use --tasks N")
+    running.check()
     if running.dry_run:
         return
     if running.output is None:
@@ -252,44 +159,21 @@ def _check(running: Running) -> None:
 
 
 def _submitted(running: Running, cases: int) -> bool:
-    """Submit the benchmark if that is asked for, and return whether it was.
-
-    Each task runs a share of the cases into a file of its own, because several nodes cannot append to one file.
-    Collecting puts the files together.
-    """
-    submission = running.submission
-    if running.tasks is not None and submission.cluster is None:
-        raise click.UsageError("--tasks requires --submit NAME")
-    if submission.cluster is None or running.dry_run:
+    """Submit the benchmark if that is asked for, and return whether it was."""
+    if running.submission.cluster is None or running.dry_run:
         return False
-    from molprof.profiler.jobs.job import Task
-
     assert running.output is not None
-    output, count = running.output.absolute(), running.tasks or 1
-    if count > cases:
+    if (running.tasks or 1) > cases:
         raise UsageError(
-            f"--tasks {count} for {counted(cases, 'case')}: some would have none", f"use at most --tasks {cases}"
+            f"--tasks {running.tasks} for {counted(cases, 'case')}: some would have none",
+            f"use at most --tasks {cases}",
         )
-    parts = [output.with_name(f"{output.stem}.{number}-of-{count}{output.suffix}") for number in range(1, count + 1)]
-    if not running.resume and (left := [part for part in parts if part.exists()]):
-        raise UsageError(
-            f"{left[0]} exists from an earlier submission",
-            hint="--resume continues it; else delete it or use another -o",
-        )
-    for part in parts if running.resume and output.exists() else ():
-        if not part.exists():  # collected and deleted: its results are in the output
-            shutil.copyfile(output, part)
     context = click.get_current_context()
-    # A task that is requeued continues where it was stopped.
     given = (context.params[item.name] for item in context.command.params if isinstance(item, click.Argument))
-    own = ["bench", str(context.info_name), *filter(None, given)]
-    own += [*own_arguments(context, "tasks", "output", "resume"), "--resume"]
-    tasks = [
-        Task(f"share-{number}", (*own, "--share", f"{number}/{count}", "-o", str(part)), str(part))
-        for number, part in enumerate(parts, start=1)
-    ]
-    submit_command(submission, "bench", tasks, {"output": str(output), "parts": [str(part) for part in parts]})
-    if not submission.detach:
+    words = ["bench", str(context.info_name), *filter(None, given)]
+    words += own_arguments(context, "tasks", "output", "resume")
+    submit_shares(running, "bench", words, running.output.absolute(), running.resume)
+    if not running.submission.detach:
         note(f"next: molprof bench show {shlex.quote(str(running.output))}")
     return True
 
@@ -305,44 +189,28 @@ def run(cases: Sequence[Case], facts: Facts, running: Running) -> int:
         Result().deliver(cases_document(cases, facts, running.repeats))
         return 0
     from molprof.common.process.guarded import Limits
-    from molprof.profiler.bench.schedule import Plan, default_memory, run_plan
+    from molprof.profiler.bench.schedule import Plan, default_memory
     from molprof.profiler.jobs.results_file import ResultsFile
 
     assert running.output is not None
     assert running.repeats is not None
-    line, known = ("molprof", *sys.argv[1:]), set(map(case_id, cases))
+    known = set(map(case_id, cases))
     plan = Plan(
         tuple(cases), running.repeats, running.seed, Limits(running.limit, running.memory_limit or default_memory()),
-        running.resume, running.retry, running.bisect, line,
+        running.resume, running.retry, running.bisect, ("molprof", *sys.argv[1:]),
     )  # fmt: skip
-    lines = CaseLines()
-    with contextlib.closing(ResultsFile(running.output)) as results:
-        before = counted(len(results.before.results), "result")
-        if results.before.results and not running.resume:
+    with contextlib.closing(ResultsFile(running.output)) as file:
+        if file.before.results and not running.resume:
+            before = counted(len(file.before.results), "result")
             note(f"adding to {before} in {running.output}; --resume leaves out what is done")
-        for count, how in results.elsewhere(known, facts.environment) if running.resume else ():
+        for count, how in file.elsewhere(known, facts.environment) if running.resume else ():
             found = f"{counted(count, 'result')} of these cases in {running.output}"
             note(f"{found}: not counted, because their environment differs: {escaped(how)}")
-        try:
-            for step in run_plan(plan, facts, results, lines.begin):
-                lines(step)
-        except KeyboardInterrupt:
-            lines.clear()
-            done = lines.statuses.total()
-            note(f"interrupted; {running.output} has the results so far ({done} of this run); continue with:")
-            note(f"  {shlex.join([*line, *([] if running.resume else ['--resume'])])}")
-            return 130
-        had = results.has_figures(known)
+        had_figures = file.has_figures(known)
+    if (lines := run_here(plan, facts, running.output)) is None:
+        return 130
     bench_masks.show_ranking(running.output, cases)
-    if lines.statuses:
-        note(f"results: {', '.join(f'{count} {state}' for state, count in sorted(lines.statuses.items()))}")
-    else:
-        note(f"nothing left to run: {running.output} has all results")
-    note(f"next: molprof bench show {shlex.quote(str(running.output))}")
-    if lines.statuses.keys() - {OK, UNSUPPORTED} and not lines.statuses[OK] and not had:
-        raise RunError(
-            f"none of the cases has figures: {lines.last_problem}", hint="the file has all messages and stacks"
-        )
+    told(lines, running.output, ("molprof", "bench", "show", str(running.output)), had_figures)
     return 0
 
 
@@ -360,79 +228,7 @@ def _sdpa_cases(running: Running, given: dict[str, Any]) -> Callable[[bool], Seq
     return lambda gpu: sdpa_cases(shapes or tuple(map(read_shape, SHAPES[gpu])), **given)
 
 
-_GENERATION = """{line}
-
-Lists take commas; 'all' stands for every value.
-
-\b
-Examples:
-  molprof bench {name} --model qwen -o bench.jsonl
-  molprof bench {name} --processor none,lp --batch-size 8,32 --repeats 6 -o bench.jsonl --resume
-  molprof bench {name} --dry-run
-"""
-
-
-def _generation_cases(running: Running, given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
-    given["sampling"] = sampling_asked(click.get_current_context())
-    prompt, answer, arguments = (given.pop(name) for name in ("prompt_format", "answer_format", "processor_args"))
-    project = running.submission.project
-
-    def of_project(case: GenerateCase) -> GenerateCase:
-        """A case with what its model's name in molprof.toml stands for, as in a capture."""
-        name = project.model(case.model).processor or LP_PROCESSOR if case.processor == LP_WORD else case.processor
-        own = arguments if ":" in (name or "") else ()
-        asked = project.asked(case.model, case.tokenizer, prompt, answer)
-        return replace(case, processor=name, processor_args=own, **asked)
-
-    cases = tuple(dict.fromkeys(map(of_project, generation_cases(given))))
-    check_arguments(arguments, any(case.processor_args for case in cases))
-    for name in dict.fromkeys(case.processor for case in cases):
-        if name is not None and name not in PROCESSORS:
-            check_processor(name, arguments)
-    for case in cases:
-        check_folder("model", case.model)
-        check_folder("tokenizer", case.tokenizer)
-        check_preset(case)
-    return lambda gpu: cases
-
-
-@click.command("show", cls=PlotCommand, kinds={name: kind.help for name, kind in BENCH_PLOTS.items()})
-@click.argument("file", type=click.Path(path_type=Path, readable=False))
-@click.option(
-    "--plot", "kind", type=click.Choice(list(BENCH_PLOTS)), help="Write this plot to -o OUT instead of tables."
-)
-@result_options()
-def _show(file: Path, kind: str | None, result: Result) -> None:
-    """Show the results in FILE as tables, or as a plot.
-
-    \b
-    Examples:
-      molprof bench show bench.jsonl
-      molprof bench show bench.jsonl -o bench.csv
-      molprof bench show bench.jsonl --plot batch -o batch.svg
-    """
-    context = click.get_current_context()
-    if kind is not None and context.get_parameter_source("style") is click.core.ParameterSource.COMMANDLINE:
-        raise click.UsageError("--format is for tables; the ending of OUT selects the format of a plot")
-    if kind is not None and plot_format(result.output) not in PLOT_FORMATS:
-        raise click.UsageError(f"--plot {kind} requires -o OUT that ends in .png, .svg or .pdf")
-    result.check([file])
-    from molprof.common.bench_records import read_results
-
-    results = read_results(file)
-    if kind is not None:
-        write(plot_file(kind, results, plot_format(result.output)), result.output)
-        return
-    from molprof.analysis.documents.benchmark import bench_document
-
-    note(*results.notes)
-    result.deliver(bench_document(results, f"Benchmark results: {file.name}"))
-
-
 command.add_command(_benchmark("sdpa", _SDPA, _SDPA_OPTIONS, _sdpa_cases))
-for _name, _one in BENCHMARKS.items():
-    _text = _GENERATION.format(name=_name, line=_one.line)
-    command.add_command(_benchmark(_name, _text, _generation_options(_one), _generation_cases))
 _MASK_OPTIONS = (
     _listed("--engine", "engines", bench_masks.ENGINE_NAMES, _ALL, "Packages that make masks."),
     click.option("--tokenizer", "--model", "tokenizers", type=_values(), metavar="A,B,...",
@@ -446,5 +242,4 @@ for _item in _masks.params:
     if isinstance(_item, click.Option) and _item.name in bench_masks.HELP:
         _item.help = bench_masks.HELP[_item.name]
 command.add_command(_masks)
-command.add_command(_show)
-command.add_command(recommend.command)
+command.add_command(results.show)

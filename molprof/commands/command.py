@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import cleandoc
 from textwrap import dedent, shorten
 from typing import Any, TypeVar
@@ -24,12 +24,12 @@ _SUBJECTS = {
         "Model": "model size weights tokenizer trust_remote_code",
         "Constraint": "lp processor processor_args schema regex choices grammar_file placeholder forced_runs"
         " free_drafts template_threads template_cache",
-        "Prompts": "count batch_size smiles prompts prompt_format answer_format generations strict sort check",
+        "Prompts": "count fill batch_size smiles prompts prompt_format answer_format generations strict sort check",
         "Sampling": "sampling temperature top_p top_k min_p max_new_tokens generate_args",
         "What is measured": "attention_shapes backends phases masks engines tokenizers schemas batches oracle",
         "Speed": "attention kv_cache max_cache_length compile dtype tf32 cudnn_benchmark padding_multiple"
         " drop_finished engine assistant arrivals device threads",
-        "Passes": "repeats warmup passes seed limit limit_s memory_limit bisect share",
+        "Passes": "repeats warmup timed_only processes seed limit limit_s memory_limit bisect share",
         "Recording": "window full modules stacks functions shapes memory disagreement",
         "Analysis": "whole peaks changes what_if rows gpu graph_capture names_from thresholds tokens molecules",
         "Reading": "partial cached native_path",
@@ -75,7 +75,22 @@ def _write_text(formatter: click.HelpFormatter, text: str, examples: str) -> Non
 
 
 class Group(_Help, click.Group):
-    """A group that lists its commands in the order of their declaration."""
+    """A group that lists its commands in the order of their declaration.
+
+    Args:
+        moved: commands by their former names; the error of one says which.
+    """
+
+    def __init__(self, *arguments: Any, moved: Mapping[str, str] = {}, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._moved = moved
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in self._moved:
+            raise click.UsageError(f"{ctx.command_path} {args[0]} is now: molprof {self._moved[args[0]]}", ctx)
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

@@ -318,12 +318,12 @@ def note(*texts: str) -> None:
 
 
 def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
-    """The paths, with the folder or index of a sweep replaced by its traces; a remark for each trace that is missing.
+    """The paths, with a sweep (folder or results) replaced by its traces; a remark for each trace that is missing.
 
-    Raises UsageError or TraceError for a sweep without traces, a damaged index, and a stream twice.
+    Raises UsageError or TraceError for a sweep without traces, damaged results, and a stream twice.
     """
     refuse_twice(paths)
-    if not any(path.is_dir() or path.suffix == ".json" for path in paths):
+    if not any(path.is_dir() or path.suffix == ".jsonl" for path in paths):
         return list(paths)
     from molprof.profiler.jobs.index import expanded
 

@@ -12,8 +12,8 @@ from molprof.common.text import escaped
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
+    from molprof.profiler.bench.schedule import Step
     from molprof.profiler.capture.passes import Progress as State
-    from molprof.profiler.jobs.runner import Step
 
 _STAGES = {
     "load": "loading the model",

@@ -97,7 +97,11 @@ def words(option: click.Parameter, value: Any) -> list[str]:
         return [str(value)]
     if option.is_flag:  # of some the value is False, such as --no-cache
         return (option.opts if value != (option.flag_value is False) else option.secondary_opts)[:1]
-    return [word for item in (value if option.multiple else [value]) for word in (option.opts[0], str(item))]
+    return [
+        word
+        for item in (value if option.multiple and not isinstance(value, str) else [value])
+        for word in (option.opts[0], str(item))
+    ]
 
 
 def submit_command(
@@ -161,21 +165,16 @@ def follow(job: Job) -> JobStatus:
 
 
 def settle(status: JobStatus) -> None:
-    """Put together the results of a benchmark or sweep, and list them; RunError if a task did not end well."""
+    """Write what became of the tasks of a sweep into its results, and list them; RunError if one did not end well."""
     job = status.job
-    if job.kind == "bench":
-        from molprof.profiler.jobs.results_file import collected
-
-        collected(status)
-    elif job.kind == "sweep":
+    if job.kind == "sweep":
         from molprof.profiler.jobs.index import collected
 
         collected(status)
     elif job.kind == "ranks":
         note(f"next, once all ranks are read: molprof ranks {shlex.quote((job.data or {})['parts'])}")
     note(f"{job.id}: {status.summary}")
-    wanted = [(job.data or {}).get("output"), *(task.output for task in job.tasks)]
-    there = [output for output in wanted if output is not None and Path(output).exists()]
+    there = [task.output for task in job.tasks if task.output is not None and Path(task.output).exists()]
     note(*(f"  {output}" for output in there[:_SHOWN]))
     if len(there) > _SHOWN:
         note(f"  and {len(there) - _SHOWN} more")

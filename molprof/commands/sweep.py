@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 import shlex
+import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -13,25 +16,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from molprof.commands import results
 from molprof.commands.capture import capture_settings
-from molprof.commands.options import folder_option, make_folder, note, write
-from molprof.commands.progress import CaseLines
-from molprof.commands.run_options import Seconds, sampling_asked
-from molprof.commands.submission import PARAMETERS, Submission, Submittable, submit_command, submit_options, words
+from molprof.commands.cases import Cases, run_here, submit_shares, told
+from molprof.commands.options import declared, folder_option, grouped, make_folder, note, number_option, write
+from molprof.commands.run_options import Seconds, check_arguments, sampling_asked
+from molprof.commands.submission import PARAMETERS, Submittable, own_arguments, submit_command, words
+from molprof.common.bench_records import LOGS, RESULTS, is_sweep, part_path, read_sweep
 from molprof.common.errors import MolprofError, RunError, UsageError
 from molprof.common.process import OK, UNSUPPORTED
+from molprof.common.settings import SETTINGS
 from molprof.common.text import escaped
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
     from molprof.common.settings import CaptureSettings
-    from molprof.profiler.jobs.grid import Case, Grid
-    from molprof.profiler.jobs.index import Entry
+    from molprof.profiler.bench.cases import LineCase
+    from molprof.profiler.bench.facts import Facts
+    from molprof.profiler.jobs.grid import Case, Grid, Option
 
 # Commands that a grid file may be of, by their first word, and the ending of what they write.
 _ENDINGS = {"capture": ".json.gz", "bench": ".jsonl", "report": ".html", "ranks": ".html"}
+_MEASURED = ".json"  # of a capture without a recorded pass
 # Parameters that the sweep sets itself.
 _OWN = frozenset({"output", "force", "dry_run", "resume", "retry", "share", "tasks", *PARAMETERS})
+_LIMIT_S = 600.0  # of a measured case
 
 
 @functools.cache
@@ -49,55 +58,83 @@ def _parameters(name: str) -> tuple[click.Command, Mapping[str, click.Parameter]
     return found, {key: item for key, item in names if item.name not in _OWN}
 
 
+def _options(name: str) -> Mapping[str, Option] | None:
+    from molprof.profiler.jobs.grid import Option
+
+    def option(item: click.Parameter) -> Option:
+        kind = item.type
+        choices = tuple(map(str, kind.choices)) if isinstance(kind, click.Choice) else ()
+        number = int if kind.name.startswith("integer") else float if kind.name.startswith("float") else None
+        return Option(not getattr(item, "is_flag", False), choices, number, getattr(item, "multiple", False))
+
+    found = _parameters(name)
+    return found and {key: option(item) for key, item in found[1].items()}
+
+
+@dataclass(frozen=True)
+class Running(Cases):
+    """How the cases of a sweep run."""
+
+    # fmt: off
+    folder: Path | None = declared(folder_option(
+        "Folder for what the cases write.  [default: GRID without its ending]",
+        type=click.Path(path_type=Path, file_okay=False)))
+    dry_run: bool = declared("--dry-run", is_flag=True, help="Print the command of every case, and run none.")
+    resume: bool = declared("--resume", is_flag=True, help="Skip cases whose results exist.")
+    force: bool = declared("--force", is_flag=True, help="Replace existing results in DIR.")
+    processes: int | None = declared(number_option(
+        "--processes", help="Processes per case, interleaved with those of other cases.  [default: the grid's, or 1]"))
+    seed: int = declared("--order-seed", "seed", default=0, show_default=True, help="Seed for the order of cases.")
+    limit_s: float | None = declared(
+        "--limit", "limit_s", type=Seconds(), metavar="SECONDS",
+        help="Stop each case after this time.  [default: 600 where they are measured, else none]")
+    # fmt: on
+
+
 @dataclass(frozen=True)
 class _Sweep:
-    """A grid file, and the folder of what its cases write."""
+    """A grid, and the folder of what its cases write."""
 
     grid: Grid
     folder: Path
-    force: bool
-    submission: Submission
+    running: Running
 
-    def command(self, entry: Entry) -> list[str]:
-        """Its command line; a benchmark goes on where it was stopped."""
-        line = [*entry.arguments, "-o", str(self.folder / entry.output)]
-        adds = entry.arguments[0] == "bench"
-        return [*line, "--resume"] if adds else [*line, *(["--force"] if self.force else [])]
-
-    def entry(self, case: Case) -> Entry:
+    def case(self, case: Case) -> LineCase:
         """Return a case, checked as its command checks its options."""
-        from molprof.profiler.jobs.index import Entry
+        from molprof.profiler.bench.cases import LineCase
 
-        name = self.grid.command
+        name, config = self.grid.command, self.running.submission.config
         command, parameters = _parameters(name)  # type: ignore[misc]  # `read_grid` has found it
         given = [word for key, value in case.settings.items() for word in words(parameters[key], value)]
-        config = ("--config", str(self.submission.config)) if self.submission.config else ()
-        own = config if any(item.name == "config" for item in command.params) else ()
-        ending = _ENDINGS[name.split()[0]]
-        entry = Entry(case.name, f"{case.name}{ending}", dict(case.options), (*name.split(), *own, *given))
+        own = ("--config", str(config)) if config and any(item.name == "config" for item in command.params) else ()
+        force = ("--resume",) if name.startswith("bench") else ("--force",) if self.running.force else ()
+        ending = _MEASURED if case.settings.get("timed-only") else _ENDINGS[name.split()[0]]
+        line = (*name.split(), *own, *given)
+        made = LineCase(case.name, line, str(self.folder), ending, case.options, own=force)
         try:
-            context = command.make_context(name, [*own, *given, "-o", str(self.folder / entry.output)])
+            context = command.make_context(name, [*line[len(name.split()) :], "-o", str(self.folder / made.output())])
             settings = self._settings(context) if name == "capture" else None
         except click.BadParameter as error:
             key = error.param.opts[-1].lstrip("-") if error.param else ""
-            self.grid.file.refuse(error.format_message(), self.grid.place(key))
+            self.grid.refuse(key, error.format_message())
         except (MolprofError, click.UsageError) as error:
             message = error.format_message() if isinstance(error, click.UsageError) else str(error)
-            return replace(entry, state=UNSUPPORTED, message=message)
+            return replace(made, reason=message)
         if settings is not None:
             self._check_names(case, settings)
-        return entry
+        return replace(made, settings=settings)
 
     def _settings(self, context: click.Context) -> CaptureSettings:
         """The settings of a capture. Raises MolprofError if its options exclude each other."""
         parameters: dict[str, Any] = {key: value for key, value in context.params.items() if key not in _OWN}
         parameters["sampling"] = sampling_asked(context)
-        return capture_settings(self.submission.project, **parameters)
+        return capture_settings(self.running.submission.project, **parameters)
 
     def _check_names(self, case: Case, settings: CaptureSettings) -> None:
         """Refuse a name of the file that does not exist."""
         from molprof.profiler.constraints import find_factory
         from molprof.profiler.models.architecture import check_folder
+        from molprof.profiler.molecules.files import split_column
 
         key, processor = "processor", case.settings.get("processor")
         try:
@@ -106,38 +143,34 @@ class _Sweep:
                 find_factory(str(processor))
             for key, name in (("model", settings.model), ("tokenizer", settings.tokenizer)):
                 check_folder(key, name)
+            for row in SETTINGS.values():
+                value = getattr(settings, row.name) if row.kind == "file" else None
+                if value is not None and not (path := split_column(value)[0]).exists():
+                    key = row.flag.lstrip("-")
+                    raise UsageError(f"no such file: {path}")
         except UsageError as error:
-            self.grid.file.refuse(str(error), self.grid.place(key), error.hint)
+            self.grid.refuse(key, str(error), error.hint)
 
 
-@click.command("sweep", cls=Submittable)
-@click.argument("file", type=click.Path(path_type=Path))
-@folder_option(
-    "Folder for the traces.  [default: FILE without its ending]", type=click.Path(path_type=Path, file_okay=False)
+@click.command(
+    "sweep", cls=Submittable, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True}
 )
-@click.option("--dry-run", is_flag=True, help="Print the command of every case, and run none.")
-@click.option("--resume", is_flag=True, help="Skip cases whose traces exist.")
-@click.option("--force", is_flag=True, help="Replace existing traces in DIR.")
-@click.option("--limit", "limit_s", type=Seconds(), metavar="SECONDS", help="Stop each case after this time.")
-@submit_options
-def command(
-    file: Path,
-    folder: Path | None,
-    dry_run: bool,
-    resume: bool,
-    force: bool,
-    limit_s: float | None,
-    submission: Submission,
-) -> None:
-    """Capture every combination of the options in FILE, one after the other here, or on a cluster.
+@click.argument("file", type=click.Path(path_type=Path), metavar="GRID")
+@click.argument("given", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE CASES]")
+@grouped(Running, "running")
+def command(file: Path, given: tuple[str, ...], running: Running) -> int:
+    """Capture or measure every combination of the options in GRID, here or on a cluster.
 
-    Each case runs in a separate process. If one fails, the others still run; Ctrl-C keeps what is done. molprof report
-    and molprof compare accept DIR in place of its traces.
+    GRID is a TOML file, or comes with molprof: attention, batch, cache, compile, matrix and processors measure whole
+    generation, by captures without a recorded pass. Options of the cases replace those of GRID, and take several values
+    with commas between them; all stands for every value. Each case runs in separate processes. If one fails, the others
+    still run; Ctrl-C keeps what is done. molprof report and molprof compare accept DIR in place of its traces.
 
     \b
-    FILE:
-      command = "capture"             or "bench matrix", "report", "ranks"; default: capture
-      [options]                       of every capture, named as the options of molprof capture
+    GRID:
+      command = "capture"             or "report", "ranks", "bench sdpa", "bench masks"; default: capture
+      processes = 1                   of each case
+      [options]                       of every case, named as the options of the command
       n = 16
       [grid]                          every combination of these
       model = ["qwen", "llama"]
@@ -149,96 +182,193 @@ def command(
 
     \b
     Examples:
+      molprof sweep attention --model qwen --batch-size 8,32
+      molprof sweep show attention
       molprof sweep grid.toml --dry-run
-      molprof sweep grid.toml
+      molprof sweep batch --model ./my-model --batch-size 16,64,256 -o largest
+      molprof sweep matrix --attention sdpa,eager --kv-cache all --processor none,lp
+      molprof sweep recommend matrix
       molprof sweep grid.toml --resume
       molprof sweep grid.toml --submit h100 --slurm parallel=4 -o results
       molprof compare results
     """
-    if submission.cluster is not None and limit_s is not None:
+    running.check()
+    if running.submission.cluster is not None and running.limit_s is not None:
         raise click.UsageError("--limit is for cases that run here; on a cluster, use --slurm time=0:30:00")
-    from molprof.profiler.jobs.grid import read_grid
-    from molprof.profiler.jobs.index import remaining
+    from molprof.profiler.bench.facts import unsupported
+    from molprof.profiler.jobs.grid import grid_path, read_grid
+
+    path = grid_path(file)
+    grid = read_grid(path, _options, given)
+    folder = running.folder or (Path(path.stem) if path != file else file.with_suffix(""))
+    if folder == file and path == file:
+        raise UsageError(f"{file} has no ending to name the folder after", hint="-o DIR")
+    sweep = _Sweep(grid, folder, running)
+    cases = [sweep.case(case) for case in grid.cases]
+    arguments = [text for case in grid.cases for text in case.settings.get("processor-arg", ())]
+    check_arguments(arguments, any(case.settings is not None and case.settings.processor_args for case in cases))
+    if running.share is not None:
+        number, of = running.share
+        if not (cases := cases[number - 1 :: of]):
+            raise UsageError(f"share {number}/{of} of {file} has no case")
+    chosen = [case for case in cases if not case.reason]
+    if not chosen:
+        raise UsageError(f"no case of {file} can run, first {cases[0].name}: {cases[0].reason}")
+    note(*(f"skipped {case.name}: {case.reason}" for case in cases if case.reason))
+    is_measured = any(case.is_measured for case in chosen)
+    if running.dry_run:
+        lines = (["molprof", *case.line(folder / case.output())] for case in chosen)
+        write("\n".join(escaped(shlex.join(line)) for line in lines))
+        if is_measured:
+            facts = _machine(chosen)
+            reasons = ((case.name, unsupported(case, facts)) for case in chosen)
+            note(*(f"{name} cannot run here: {reason}" for name, reason in reasons if reason))
+        note(f"{counted(len(chosen), 'case')}, to be run into {folder}")
+        return 0
+    following = ("molprof", *(("sweep", "show") if is_measured else ("compare",)), str(folder))
+    if running.submission.cluster is not None and (is_measured or running.tasks):
+        make_folder(folder)
+        own = own_arguments(click.get_current_context(), "tasks", "resume", "force", "folder")
+        line = ["sweep", str(file), *own, *given]
+        submit_shares(running, "sweep", line, folder.absolute() / RESULTS, running.resume, str(folder))
+    else:
+        turns = [(case, repeat) for repeat in range(running.processes or grid.processes) for case in chosen]
+        done, are_busy = _done(folder, turns, running)
+        left = [(case, repeat) for case, repeat in turns if (case.name, repeat) not in done]
+        _write(folder, running, [(case, 0, UNSUPPORTED, case.reason) for case in cases if case.reason])
+        if not left:
+            note(*([] if are_busy else [f"{folder} has the result of every case; next: {shlex.join(following)}"]))
+            return 0
+        if running.submission.cluster is None:
+            return _run_here(folder, left, done, following, running)
+        _submit(folder, left, running)
+    if not running.submission.detach:
+        note(f"next: {shlex.join(following)}")
+    return 0
+
+
+def _done(folder: Path, turns: Sequence[tuple[LineCase, int]], running: Running) -> tuple[set[tuple[str, int]], bool]:
+    """Cases, and which process of each, that have their results or that a cluster still has; and if it has any."""
     from molprof.profiler.jobs.status import unfinished
 
-    grid = read_grid(file, _takes_values)
-    folder = folder or file.with_suffix("")
-    if folder == file:
-        raise UsageError(f"{file} has no ending to name the folder after", hint="-o DIR")
-    sweep = _Sweep(grid, folder, force, submission)
-    entries = {case.name: sweep.entry(case) for case in grid.cases}
-    chosen = [entry for entry in entries.values() if entry.state != UNSUPPORTED]
-    note(*(f"skipped {entry.name}: {entry.message}" for entry in entries.values() if entry.state == UNSUPPORTED))
-    if dry_run:
-        write("\n".join(escaped(shlex.join(["molprof", *sweep.command(entry)])) for entry in chosen))
-        note(f"{counted(len(chosen), 'case')}, to be run into {folder}")
-        return
-    outputs = {} if force else {str((folder / entry.output).absolute()): name for name, entry in entries.items()}
-    busy = {outputs[output]: job for output, job in unfinished(submission.jobs, outputs).items()}
+    outputs = {str((folder / case.output(repeat)).absolute()): (case.name, repeat) for case, repeat in turns}
+    busy = {} if running.force else unfinished(running.submission.jobs, outputs)
     jobs = Counter(busy.values())
-    if busy and not resume:
+    if busy and not running.resume:
         first = next(iter(jobs))
         raise UsageError(
             f"{first} has not finished {counted(jobs[first], 'case')} of {folder}",
             hint=f"--resume skips them; molprof jobs cancel {first} cancels them",
         )
     make_folder(folder)
-    chosen = remaining(folder, entries, chosen, resume, force, busy)
     for job, count in sorted(jobs.items()):
         note(f"skipped {counted(count, 'case')} that {job} has not finished: molprof jobs collect {job}")
-    following = f"next: molprof compare {shlex.quote(str(folder))}" if grid.command == "capture" else f"see {folder}"
-    if not chosen:
-        note(*([] if busy else [f"{folder} has the result of every case; {following}"]))
-        return
-    if force and grid.command.startswith("bench"):  # which would add to them
-        for entry in chosen:
-            (folder / entry.output).unlink(missing_ok=True)
-    if submission.cluster is None:
-        _here(sweep, entries, chosen, limit_s)
-    else:
-        _there(sweep, entries, chosen)
-    if not submission.detach:
-        note(following)
+    done = {outputs[output] for output in busy}
+    before = {}
+    if not running.force and is_sweep(folder):
+        before = {(item.case, item.repeat): item for item in read_sweep(folder).results}
+    found = []
+    for case, repeat in turns:
+        output, earlier = folder / case.output(repeat), before.get((case.name, repeat))
+        if (case.name, repeat) in done or not output.exists():
+            continue
+        if running.force:
+            output.unlink()  # benchmarks add to theirs
+        elif not running.resume:
+            raise UsageError(f"{output} already exists", hint="--resume keeps it, --force replaces it")
+        elif earlier is None or tuple(earlier.arguments) != case.arguments:
+            raise UsageError(
+                f"{output} was made with other options than {case.name} has now",
+                hint="name another folder with -o DIR, or make all again with --force",
+            )
+        elif earlier.status == OK or case.ending != _ENDINGS["bench"]:  # others write at once
+            done.add((case.name, repeat))
+            found += [(case, repeat, OK, None)] if earlier.status != OK else []
+    _write(folder, running, found)
+    return done, bool(busy)
 
 
-def _takes_values(name: str) -> Mapping[str, bool] | None:
-    found = _parameters(name)
-    return found and {key: not getattr(item, "is_flag", False) for key, item in found[1].items()}
+def _machine(cases: Sequence[LineCase]) -> Facts:
+    """What this machine can run, on the device of the first case."""
+    from molprof.profiler.bench.facts import read_machine
+
+    settings = cases[0].settings
+    assert settings is not None
+    return read_machine(settings.device, settings.threads, cases)
 
 
-def _here(sweep: _Sweep, entries: dict[str, Entry], chosen: list[Entry], limit_s: float | None) -> None:
-    from molprof.profiler.jobs.index import LOGS, run_entry
-    from molprof.profiler.jobs.runner import Turn, run_here
+def _results(folder: Path, running: Running) -> Path:
+    """The file of results, of a share its own."""
+    return folder / RESULTS if running.share is None else part_path(folder / RESULTS, running.share)
 
-    commands = {entry.name: sweep.command(entry) for entry in chosen}
-    lines = CaseLines()
-    turns = [Turn(entry.name, entry.name) for entry in chosen]
-    try:
-        run = lambda turn: run_entry(sweep.folder, entries, turn.case, commands[turn.case], limit_s)  # noqa: E731
-        for step in run_here(turns, run, lines.begin):
-            lines(step)
-    except KeyboardInterrupt:
-        lines.clear()
-        done = lines.statuses.total()
-        note(f"{done} of {len(chosen)} cases are done; for the others, repeat the command with --resume")
-        raise
-    bad = [entry for entry in map(entries.__getitem__, commands) if entry.state != OK]
-    if bad:
+
+def _write(
+    folder: Path, running: Running, states: Sequence[tuple[LineCase, int, str, str | None]], job: str | None = None
+) -> None:
+    """Add what is known of processes of cases to the results: their states, and why."""
+    from molprof.common.process import Ending
+    from molprof.profiler.bench.schedule import record_of
+    from molprof.profiler.jobs.results_file import ResultsFile
+
+    if states:
+        with contextlib.closing(ResultsFile(_results(folder, running))) as file:
+            for case, repeat, state, message in states:
+                file.write(record_of(case, repeat, "", Ending(state, message), job=job))
+
+
+def _run_here(
+    folder: Path,
+    left: Sequence[tuple[LineCase, int]],
+    done: set[tuple[str, int]],
+    following: Sequence[str],
+    running: Running,
+) -> int:
+    from molprof.common.process.guarded import Limits
+    from molprof.profiler.bench.schedule import Plan, default_memory
+
+    cases, facts = tuple({case.name: case for case, _ in left}.values()), None
+    limits = Limits(running.limit_s or math.inf, running.memory_limit)
+    if cases[0].is_measured:
+        facts = _machine(cases)
+        limits = Limits(running.limit_s or _LIMIT_S, running.memory_limit or default_memory())
+    plan = Plan(
+        cases, 1 + max(repeat for _, repeat in left), running.seed, limits, bisect=running.bisect, done=done,
+        command=("molprof", *sys.argv[1:]),
+    )  # fmt: skip
+    lines = run_here(plan, facts, _results(folder, running))
+    if lines is None:
+        return 130
+    found = {(item.case, item.repeat): item for item in read_sweep(folder).results}
+    if facts is not None:
+        told(lines, folder, following, any(item.status == OK for item in found.values()))
+        return 0
+    mine = [found[case.name, repeat] for case, repeat in left]
+    if bad := [item for item in mine if item.status not in (OK, UNSUPPORTED)]:
+        log = folder / LOGS / f"{bad[0].output}".replace(cases[0].ending, ".log")
         raise RunError(
-            f"{len(bad)} of {len(chosen)} cases did not end well, first {bad[0].name}: {bad[0].message}",
-            hint=f"its output is in {sweep.folder / LOGS / f'{bad[0].name}.log'}; --resume runs them again",
+            f"{len(bad)} of {len(left)} cases did not end well, first {bad[0].case}: {bad[0].message}",
+            hint=f"its output is in {log}; --resume runs them again",
         )
+    note(f"next: {shlex.join(following)}")
+    return 0
 
 
-def _there(sweep: _Sweep, entries: dict[str, Entry], chosen: list[Entry]) -> None:
-    from molprof.profiler.jobs.index import write_index
-    from molprof.profiler.jobs.job import Job, Task
+def _submit(folder: Path, left: Sequence[tuple[LineCase, int]], running: Running) -> None:
+    """Submit a task for each process of a case."""
+    from molprof.profiler.jobs.job import Task
 
-    def submitted(job: Job) -> None:
-        for entry in chosen:
-            entries[entry.name] = replace(entry, state="submitted", job=job.id)
-        write_index(folder, entries.values())
+    tasks = [
+        Task(
+            case.output(repeat).removesuffix(case.ending),
+            tuple(case.line(folder.absolute() / case.output(repeat))),
+            str(folder.absolute() / case.output(repeat)),
+        )
+        for case, repeat in left
+    ]
+    states = [(case, repeat, "submitted", None) for case, repeat in left]
+    data = {"folder": str(folder.absolute())}
+    submit_command(running.submission, "sweep", tasks, data, lambda job: _write(folder, running, states, job.id))
 
-    folder = sweep.folder.absolute()
-    tasks = [Task(entry.name, tuple(sweep.command(entry)), str(folder / entry.output)) for entry in chosen]
-    submit_command(sweep.submission, "sweep", tasks, {"folder": str(folder)}, submitted)
+
+command.add(results.show)
+command.add(results.recommend)

@@ -1,24 +1,38 @@
-"""What a file of benchmark results holds, and its one reader. Format: docs/benchmarks.md."""
+"""What a file of results holds, of a benchmark or of a sweep, and its one reader. Format: docs/benchmarks.md."""
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import gzip
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from molprof.common.errors import MolprofError, TraceError, UsageError
-from molprof.common.manifest import Machine
+from molprof.common.manifest import KEY, Machine, Manifest, from_json
+from molprof.common.process import OK
+from molprof.common.settings import SETTINGS, CaptureSettings
 from molprof.common.typed_json import read_typed
 
 SCHEMA = 2
 GENERATE, SDPA, MASKS = "generate", "sdpa", "masks"
+# In the folder of a sweep: results, what cases print, and what an older molprof wrote in place of results.
+RESULTS, LOGS, OLD_INDEX = "results.jsonl", "logs", "index.json"
+WAITING = "waiting"
 _DIGEST_LETTERS = 12
-_ACCEPTED = "use a file that molprof bench -o wrote"
+_ALWAYS = (
+    "model", "tokenizer", "processor", "batch_size", "attention", "kv_cache", "compile", "tf32", "cudnn_benchmark",
+    "padding_multiple", "count", "smiles", "prompts", "max_new_tokens", "dtype", "device", "warmup", "repeats",
+    "threads", "trust_remote_code",
+)  # fmt: skip
+_ACCEPTED = "use a file that molprof bench -o wrote, or the folder of a sweep"
 # Nanoseconds, bytes and counts.
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _T = TypeVar("_T")
@@ -41,8 +55,6 @@ class GenerationFigures:
     compiles: list[Whole | None] = field(default_factory=list)
     compile_ns: list[Whole | None] = field(default_factory=list)
     graph_breaks: Whole | None = None
-    graph_cache_hits: Whole | None = None
-    graph_cache_misses: Whole | None = None
     row_steps: Whole | None = None
     peak_memory_bytes: Whole | None = None
     peak_memory_of: str | None = None
@@ -177,13 +189,27 @@ class Result:
     settings: dict[str, Any]  # of the case, `kind` first
     environment: str
     repeat: int
-    status: str  # `ok`, `failed`, `timed out`, `out of memory`, `not measured` or `unsupported`
+    # `ok`, `failed`, `timed out`, `out of memory`, `not measured` or `unsupported`; of a sweep also `waiting`,
+    # `submitted`, and what else becomes of a task of a cluster
+    status: str
     message: str | None = None
     stack: list[str] | None = None
     wall_s: float | None = None
     figures: dict[str, Any] | None = None  # None unless the status is ok
     largest_batch: int | None = None  # the largest that fits, if the case was out of memory
     fit_exact: bool | None = None  # no larger one fits
+    # Of a case of a sweep, in the folder of the file: what it writes; the values that it takes from the grid; its
+    # command line after `molprof`, without the output; the cluster's job that runs it, if one does
+    output: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
+    job: str | None = None
+    ended: str = ""  # when, in ISO format and UTC
+
+    @property
+    def problem(self) -> str:
+        """Why it is not ok."""
+        return f"{self.status}: {self.message}" if self.message else self.status
 
     @property
     def kind(self) -> str:
@@ -201,7 +227,6 @@ class Results:
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)  # hardware and versions by id
     runs: tuple[dict[str, Any], ...] = ()  # the runs that added to the file: command, seed, repeats, limits
     results: tuple[Result, ...] = ()
-    lines: tuple[dict[str, Any], ...] = ()  # the results as the file has them, with keys that `Result` does not have
     notes: tuple[str, ...] = ()  # what the reader should know about the file
 
 
@@ -223,12 +248,54 @@ def digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LETTERS]
 
 
+def settings_json(settings: CaptureSettings) -> dict[str, Any]:
+    """The settings of a case of whole generation: some always, others where they are not the default."""
+    asked = vars(settings).items()
+    found = {name: value for name, value in asked if name in _ALWAYS or value != SETTINGS[name].default}
+    found["passes"] = found.pop("repeats")  # a result's `repeats` are its processes
+    return found
+
+
 def read_results(path: Path, to_add: bool = False) -> Results:
-    """Return all records of a file, without a last line that was cut off.
+    """Return all records of a file and its shares, without a last line that was cut off.
+
+    Of a folder they are those of its sweep; of the file of a capture without a recorded pass, that capture.
 
     With `to_add`, results will be added to the file: it may be empty, and a wrong file is a wrong option (UsageError,
     else TraceError).
     """
+    if path.is_dir() and not to_add:
+        return read_sweep(path)
+    if path.name.endswith((".json", ".json.gz")) and path.is_file() and not to_add:
+        alone = Result(path.name, path.name, {"kind": GENERATE}, "", 0, OK, output=path.name)
+        return _of_manifests([alone], path.parent)
+    parts = [] if to_add else [item for item in part_paths(path) if item != path]
+    if parts and (path.is_file() or len(parts) > 1):
+        return _joined([_read(item, to_add) for item in ([path] if path.is_file() else []) + parts])
+    return _read(parts[0] if parts else path, to_add)
+
+
+def part_path(path: Path, share: tuple[int, int]) -> Path:
+    """The file beside a file of results that a share of the cases is written to: not all nodes can append to one."""
+    return path.with_name(f"{path.stem}.{share[0]}-of-{share[1]}{path.suffix}")
+
+
+def part_paths(path: Path) -> list[Path]:
+    """The files of shares beside a file of results."""
+    return sorted(path.parent.glob(f"{glob.escape(path.stem)}.*-of-*{path.suffix}"))
+
+
+def _joined(files: Sequence[Results]) -> Results:
+    """The results of all files, in the order in which they ended."""
+    return Results(
+        {name: item for file in files for name, item in file.environments.items()},
+        tuple(run for file in files for run in file.runs),
+        tuple(sorted((item for file in files for item in file.results), key=lambda item: item.ended)),
+        tuple(note for file in files for note in file.notes),
+    )
+
+
+def _read(path: Path, to_add: bool) -> Results:
     error: type[MolprofError] = UsageError if to_add else TraceError
     hint = f"{_ACCEPTED}, or a new one" if to_add else _ACCEPTED
     try:
@@ -238,7 +305,7 @@ def read_results(path: Path, to_add: bool = False) -> Results:
     if cut and not lines:
         raise error(f"{path} is not a file of benchmark results", hint)
     environments: dict[str, dict[str, Any]] = {}
-    runs, results, raws = [], [], []
+    runs, results = [], []
     for number, line in enumerate(lines, start=1):
         where = f"{path} line {number}"
         try:
@@ -257,8 +324,90 @@ def read_results(path: Path, to_add: bool = False) -> Results:
             runs.append(raw)
         elif head.record == "result":
             results.append(read_typed(raw, Result, where, hint, error))
-            raws.append(raw)
     if not (to_add or results or environments):
         raise error(f"{path} holds no benchmark results", hint)
     notes = (f"{path} ends inside line {len(lines) + 1}, which is left out",) if cut else ()
-    return Results(environments, tuple(runs), tuple(results), tuple(raws), notes)
+    return Results(environments, tuple(runs), tuple(results), notes)
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a sweep wrote to the folder. Raises TraceError where that was one of an older molprof."""
+    if (folder / RESULTS).is_file() or part_paths(folder / RESULTS):
+        return True
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads((folder / OLD_INDEX).read_text(encoding="utf-8")).get("kind") == "molprof sweep":
+            raise TraceError(
+                f"{folder} is a sweep of an older molprof", f"molprof compare {folder}/*.json.gz, or sweep again"
+            )
+    return False
+
+
+def read_sweep(folder: Path) -> Results:
+    """Return the last result of each process of each case of a sweep, in the order in which they were begun."""
+    if not is_sweep(folder):
+        raise TraceError(f"{folder} holds no results of a sweep", "molprof sweep GRID makes such a folder")
+    whole = read_results(folder / RESULTS)
+    last: dict[tuple[str, int], Result] = {}
+    for result in whole.results:
+        if result.output is None or Path(result.output).name != result.output:
+            raise TraceError(f"{folder} has a result outside of it: {result.output!r}")
+        last[result.case, result.repeat] = result
+    found = _of_manifests(tuple(last.values()), folder, whole.environments)
+    return replace(found, runs=whole.runs, notes=whole.notes)
+
+
+def _of_manifests(
+    results: Sequence[Result],
+    folder: Path,
+    environments: Mapping[str, dict[str, Any]] = {},
+) -> Results:
+    """The results with what the manifests of captures without a recorded pass say."""
+    known, found = dict(environments), list[Result]()
+    for result in results:
+        if result.kind == GENERATE and result.status == OK and result.output is not None:
+            path = folder / result.output
+            if not path.is_file():
+                found.append(replace(result, status="lost", message=f"{path} is gone"))
+                continue
+            manifest = _manifest(path)
+            environment = msgspec.to_builtins(manifest.environment)
+            known[digest(environment)] = environment
+            # A capture by itself has no case, whose settings are as they were asked for.
+            settings = {"kind": GENERATE, **settings_json(manifest.settings), **result.settings}
+            asked = settings if not result.arguments else result.settings
+            result = replace(result, figures=_figures(manifest), environment=digest(environment), settings=asked)
+        found.append(result)
+    return Results(known, (), tuple(found))
+
+
+def _manifest(path: Path) -> Manifest:
+    try:
+        content = path.read_bytes()
+        raw = msgspec.json.decode(gzip.decompress(content) if path.suffix == ".gz" else content)
+    except (OSError, EOFError, zlib.error, msgspec.DecodeError) as problem:
+        raise TraceError(f"{path} is no result of a sweep: {problem}", _ACCEPTED) from problem
+    manifest = from_json(raw.get(KEY) if isinstance(raw, dict) else None)
+    if not manifest.settings.timed_only:
+        raise TraceError(f"{path} is a trace", f"molprof report {path}")
+    return manifest
+
+
+def _figures(manifest: Manifest) -> dict[str, Any]:
+    """The `GenerationFigures` of a capture, as JSON."""
+    timings, molecules = manifest.timings, manifest.molecules
+    names = ("load_ns", "warmup_ns", "graph_breaks", "peak_memory_bytes", "peak_memory_of", "kv_cache_bytes")
+    checked = [run.valid for run in molecules]
+    return {
+        **{name: getattr(timings, name) for name in names},
+        **{name: [getattr(repeat, name) for repeat in timings.repeats]
+           for name in ("wall_ns", "phases_ns", "compiles", "compile_ns")},
+        "warmup_compiles": timings.warmup_compiles or [],
+        "warmup_compile_ns": timings.warmup_compile_ns or [],
+        "tokens": sum(len(run.token_ids) for run in molecules),
+        "steps": sum(manifest.steps_per_batch),
+        "row_steps": None if manifest.rows_per_step is None else sum(map(sum, manifest.rows_per_step)),
+        "molecules": len(molecules),
+        "valid_molecules": None if None in checked else checked.count(True),
+        "text_digest": digest({"tokens": [run.token_ids for run in molecules]}),
+        "machine": msgspec.to_builtins(manifest.machine),
+    }  # fmt: skip

@@ -136,6 +136,10 @@ class Timings(Struct, frozen=True):
     # None if not recorded
     warmup_compiles: list[int | None] | None = None
     warmup_compile_ns: list[int | None] | None = None
+    load_ns: int | None = None  # loading the model; None if not recorded, as the next two
+    # the most bytes of the tensors of a KV cache of transformers before a forward of a warm-up pass, each storage once
+    kv_cache_bytes: int | None = None
+    graph_breaks: int | None = None  # where torch.compile ended a graph, in all passes; 0 without compiling
     # peak_memory_bytes, peak_memory_of: the most memory in the timed passes, and which memory that is
     peak_memory_bytes: int | None = None
     peak_memory_of: str | None = None

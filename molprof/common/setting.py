@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, Field, field, fields
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -40,11 +40,6 @@ class Setting(NamedTuple):  # a dataclass takes longer to import
     metavar: str | None = None  # of the option
     # file: a path; text: a text in which `\n` is a newline, and whose default the model may replace
     kind: Literal["file", "text", None] = None
-    bench: bool = False  # benchmarks take it for all their cases
-    # benchmarks take several values: the help of that; empty: that of one value; None, without `bench`: not at all
-    axis: str | None = None
-    short: str = "{}"  # how a label names a value, `{}` in its place; of a switch, the whole
-    lever: bool = False  # it changes the speed of a configuration, not what is generated
     label: str = ""  # its row of reports and comparisons; empty: it has none of its own
     role: Role | None = None  # of that row
     quiet: bool = False  # that row is left out where all runs have the default
@@ -75,12 +70,6 @@ class Setting(NamedTuple):  # a dataclass takes longer to import
         if self.check is not None and (problem := self.check(value)) is not None:
             raise UsageError(*problem)
 
-    def text(self, value: Any) -> str:
-        """A value in the label of a configuration: `pad 8`, `no tf32`."""
-        if self.type is bool:
-            return self.short if value else f"no {self.short}"
-        return self.short.format("none" if value is None else value)
-
 
 def setting(default: Any = MISSING, *, decides: Decides, **row: Any) -> Any:
     """A field of a dataclass that is a setting; the arguments are those of `Setting`. Without `default` it is required.
@@ -92,22 +81,21 @@ def setting(default: Any = MISSING, *, decides: Decides, **row: Any) -> Any:
 
 @functools.cache
 def rows(kind: type[Any]) -> Mapping[str, Setting]:
-    """The settings of a dataclass by name, in its order. A field declared again keeps its row, with another default.
+    """The settings of a dataclass by name, in its order.
 
     Raises TypeError for a field that is not declared as a setting.
     """
     types = get_type_hints(kind)
-    return MappingProxyType({item.name: _row(kind, item.name, item.default, types[item.name]) for item in fields(kind)})
+    return MappingProxyType({item.name: _row(kind.__name__, item, types[item.name]) for item in fields(kind)})
 
 
-def _row(kind: type[Any], name: str, default: Any, annotation: Any) -> Setting:
-    row: Setting | None
-    declared = (vars(base).get("__dataclass_fields__", {}).get(name) for base in kind.__mro__)
-    row = next((found for item in declared if item is not None and (found := item.metadata.get(_KEY))), None)
+def _row(kind: str, declared: Field[Any], annotation: Any) -> Setting:
+    row: Setting | None = declared.metadata.get(_KEY)
+    name, default = declared.name, declared.default
     if row is None:
-        raise TypeError(f"{kind.__name__}.{name} is not declared with setting(decides=...)")
+        raise TypeError(f"{kind}.{name} is not declared with setting(decides=...)")
     if bool(row.label) != (row.role is not None):
-        raise TypeError(f"{kind.__name__}.{name}: a label requires a role, and a role a label")
+        raise TypeError(f"{kind}.{name}: a label requires a role, and a role a label")
     values = get_args(annotation) if get_origin(annotation) is UnionType else (annotation,)
     made: Setting = row._replace(
         name=name,

@@ -100,41 +100,41 @@ class CaptureSettings:
     model: str = setting(
         decides="forward", label="model", role="subject", metavar="NAME",
         help="Preset (qwen, llama), folder, hub id, or a name of molprof.toml; or several: NAME,NAME.",
-        axis="Presets, folders, hub ids, or names in molprof.toml.",
         check=_named("model", "use a preset (qwen, llama), a folder, or a hub id"))
     size: str | None = setting(  # see `sizes.sized`; None: the preset's own
-        None, decides="forward", label="model size", role="setting", metavar="SIZE", bench=True,
+        None, decides="forward", label="model size", role="setting", metavar="SIZE",
         help="Spread a preset over another size, the same function: {sizes}, or numbers, such as layers=8,hidden=512.")
     weights: str = setting(
         TRAINED, decides="forward", label="weights", role="subject", accepted=(TRAINED, RANDOM),
         help="Weights of a preset. Random ones fit any size, but make tokens and drift meaningless.")
     tokenizer: str | None = setting(
-        None, decides="forward", label="tokenizer", role="subject", metavar="NAME", bench=True,
+        None, decides="forward", label="tokenizer", role="subject", metavar="NAME",
         help="Preset, folder or hub id.", unset="the model's own")
     processor: str | None = setting(  # name, `package.module:builder`, or None: unconstrained
         None, decides="tokens", label="logits processor", role="subject", metavar="NAME",
         help="Constrain with this processor (molprof presets lists them, package.module:Class is your own), or none; or"
         " several: none,NAME,NAME. With --engine vllm: " + ", ".join(BACKENDS) + ".",
-        axis="Logits processors; none: unconstrained, lp: as capture --lp.",
         check=_named("processor", "leave out --processor for none; molprof presets lists them"))
     processor_args: tuple[str, ...] = setting(
-        (), decides="tokens", recorded="processor_parameters", flag="--processor-arg", metavar="KEY=VALUE", bench=True,
+        (), decides="tokens", recorded="processor_parameters", flag="--processor-arg", metavar="KEY=VALUE",
         help="Parameter of a processor of your own; VALUE is JSON, or else text. Repeatable.")
     placeholder: str | None = setting(  # None: the processor's own
         None, decides="tokens", label="placeholder", role="subject", metavar="TEXT", check=_placeholder,
         help="What templates write for a coordinate, such as 0.000,0.000,0.000.")
     count: int | None = setting(
-        None, decides="input", flag="-n", metavar="N", least=1, most=_MOST_NUMBER, bench=True,
+        None, decides="input", flag="-n", metavar="N", least=1, most=_MOST_NUMBER,
         help="Take the first N prompts or molecules.", unset="all of FILE, or the 64 built-in molecules")
+    fill: bool = setting(
+        False, decides="input", help="Repeat prompts where there are fewer than N, and to fill the last batch.")
     batch_size: int = setting(
         32, decides="forward", label="batch size", role="setting", metavar="N", least=1, most=_MOST_NUMBER,
-        help="Prompts or molecules to generate together.", axis="Prompts generated together.", short="b{}")
+        help="Prompts or molecules to generate together.")
     smiles: str | None = setting(
-        None, decides="input", kind="file", metavar="FILE[:COLUMN]", bench=True,
+        None, decides="input", kind="file", metavar="FILE[:COLUMN]",
         help="SMILES, one per line, or in CSV, TSV, JSON, JSON lines or a pickle of plain data.  [COLUMN: smiles, else"
         " the first]")
     prompts: str | None = setting(
-        None, decides="input", kind="file", metavar="FILE", bench=True,
+        None, decides="input", kind="file", metavar="FILE",
         help="Prompts of plain text, one per line; or JSON lines with prompt or messages (FILE.jsonl).")
     # CONSTRAINTS: what they constrain to is a parameter of the processor, which decides tokens
     schema: str | None = setting(
@@ -156,47 +156,45 @@ class CaptureSettings:
     # prompt_format, answer_format: see `TextFormat`
     prompt_format: str = setting(
         PROMPT, decides="input", label="prompt format", role="subject", quiet=True, kind="text", metavar="PATTERN",
-        bench=True, help="Text of a prompt, with {smiles}.")
+        help="Text of a prompt, with {smiles}.")
     answer_format: str = setting(
         ANSWER, decides="tokens", label="answer format", role="subject", quiet=True, kind="text", metavar="PATTERN",
-        bench=True, help="Text of an answer: tags, and how a coordinate block opens, separates and closes.")
+        help="Text of an answer: tags, and how a coordinate block opens, separates and closes.")
     generations: int = setting(
         1, decides="input", metavar="K", least=1, most=_MOST_NUMBER, help="Generate each prompt or molecule K times.")
     strict: bool = setting(
         False, decides="input", help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
     # `greedy`, or from the distribution: `sample`; `top_p` and `top_k` set their default; None: see `generation.py`
     sampling: str | None = setting(
-        None, decides="tokens", label="sampling", role="work", accepted=SAMPLING, bench=True,
+        None, decides="tokens", label="sampling", role="work", accepted=SAMPLING,
         help="How tokens are chosen.", unset="as the model's generation_config says")
     temperature: float = setting(
-        1.0, decides="tokens", recorded="sampling_parameters", bench=True,
+        1.0, decides="tokens", recorded="sampling_parameters",
         check=_above_zero("--temperature", "--sampling greedy takes the top"),
         help="Divide the logits; implies --sampling sample, as do the next three.")
     # top_p, top_k, min_p: what is drawn from, together; None: not restricted, but see `sampling_parameters`
     top_p: float | None = setting(
-        None, decides="tokens", recorded="sampling_parameters", bench=True,
+        None, decides="tokens", recorded="sampling_parameters",
         check=_share("--top-p", "0.9 keeps 90 % of the mass"),
         help="Draw from the likeliest tokens of this total probability. They combine.")
     top_k: int | None = setting(
-        None, decides="tokens", recorded="sampling_parameters", bench=True, least=1, most=_MOST_NUMBER,
+        None, decides="tokens", recorded="sampling_parameters", least=1, most=_MOST_NUMBER,
         help="Draw from this many of the likeliest tokens.")
     min_p: float | None = setting(
-        None, decides="tokens", recorded="sampling_parameters", bench=True,
+        None, decides="tokens", recorded="sampling_parameters",
         check=_share("--min-p", "0.05 keeps tokens with 5 % of the largest probability or more"),
         help="Draw from tokens with this share of the largest probability or more.")
     generate_args: tuple[str, ...] = setting(  # see `common/generate_args.py`
         (), decides="forward", label="parameters of generate", role="work", quiet=True, flag="--generate-arg",
-        metavar="KEY=VALUE", bench=True,
+        metavar="KEY=VALUE",
         help="Parameter of transformers' generate, such as repetition_penalty=1.2; VALUE is JSON. Repeatable.",
         unset="those of the model's generation_config")
     seed: int = setting(  # seeds every batch together with its number, so that each pass writes the same text
         0, decides="input", label="seed", role="subject", least=0, most=_MOST_SEED, help="Seed for sampling.")
     attention: str = setting(
-        "sdpa", decides="forward", label="attention", role="setting", accepted=ATTENTION, lever=True,
-        axis=f"{', '.join(ATTENTION)}.")
+        "sdpa", decides="forward", label="attention", role="setting", accepted=ATTENTION)
     kv_cache: str = setting(
-        "dynamic", decides="forward", recorded="cache", label="KV cache", role="setting", accepted=KV_CACHES,
-        lever=True, axis=f"{', '.join(KV_CACHES)}.")
+        "dynamic", decides="forward", recorded="cache", label="KV cache", role="setting", accepted=KV_CACHES)
     sort: bool | None = setting(  # None: if all prompts are of molecules, whose templates tell how long answers get
         None, decides="input", unset="sort molecules",
         help="Batch molecules of similar length, longest first, or keep their order.")
@@ -219,32 +217,30 @@ class CaptureSettings:
         False, decides="forward", help="Append forced tokens in the forward of the token before them.")
     drop_finished: bool = setting(False, decides="forward", help="Drop finished rows from the batch.")
     compile: str = setting(
-        AUTO, decides="forward", accepted=COMPILE, lever=True, short="compile {}",
-        help="Compile the forward of decode steps; requires --kv-cache static. auto: on a GPU.",
-        axis=f"{', '.join(COMPILE)}. Only static caches are compiled.")
-    dtype: str = setting(AUTO, decides="forward", label="dtype", role="setting", accepted=DTYPES, bench=True)
+        AUTO, decides="forward", accepted=COMPILE,
+        help="Compile the forward of decode steps; requires --kv-cache static. auto: on a GPU.")
+    dtype: str = setting(AUTO, decides="forward", label="dtype", role="setting", accepted=DTYPES)
     tf32: bool = setting(
-        False, decides="forward", label="TF32", role="setting", help="Multiply float32 matrices in TF32.", axis="",
-        lever=True, short="tf32")
+        False, decides="forward", label="TF32", role="setting", help="Multiply float32 matrices in TF32.")
     cudnn_benchmark: bool = setting(
-        False, decides="forward", label="cuDNN benchmark", role="setting", help="Let cuDNN try out its kernels.",
-        axis="", lever=True, short="cudnn benchmark")
+        False, decides="forward", label="cuDNN benchmark", role="setting", help="Let cuDNN try out its kernels.")
     padding_multiple: int = setting(
         1, decides="forward", label="prompt padding", role="setting", flag="--pad-multiple", metavar="N", least=1,
-        most=_MOST_NUMBER, help="Pad prompts to a multiple of N tokens.", axis="", lever=True, short="pad {}")
+        most=_MOST_NUMBER, help="Pad prompts to a multiple of N tokens.")
     max_cache_length: int | None = setting(
         None, decides="forward", label="KV cache length", role="setting", quiet=True, metavar="N", least=1,
-        most=_MOST_NUMBER, help="Give a static KV cache room for N tokens.", unset="what the longest batch needs",
-        axis="Give a static KV cache room for N tokens. none: what a batch needs.", lever=True, short="cache {}")
+        most=_MOST_NUMBER, help="Give a static KV cache room for N tokens.", unset="what the longest batch needs")
     device: str = setting(
         AUTO, decides="forward", label="device", role="setting", metavar="NAME", help="auto, cpu, cuda or cuda:N.")
     max_new_tokens: int | None = setting(
         None, decides="input", label="token limit (max_new_tokens)", role="subject", metavar="N", least=1,
-        most=_MOST_NUMBER, bench=True, help="Most tokens of an answer.", unset="what templates need")
+        most=_MOST_NUMBER, help="Most tokens of an answer.", unset="what templates need")
     repeats: int = setting(
         3, decides="nothing", metavar="N", least=1, most=_MOST_NUMBER, help="Timed passes, without the profiler.")
     warmup: int = setting(
         1, decides="nothing", metavar="N", least=0, most=_MOST_NUMBER, help="Warm-up passes before the timed ones.")
+    timed_only: bool = setting(
+        False, decides="nothing", help="Record no pass: OUT holds settings and times alone, for molprof sweep show.")
     window: tuple[int, int] | None = setting(  # of the first batch; None: see `choose_window` of captures
         None, decides="nothing", metavar="FIRST:LAST", most=_MOST_NUMBER,
         unset="20 from step 20 on, or earlier where answers are shorter", help="Steps of the first batch to record.")
@@ -277,12 +273,11 @@ class CaptureSettings:
         None, decides="forward", metavar="N", least=1, most=_MOST_THREADS, help="CPU threads for torch.",
         unset="one core fewer than there are")
     trust_remote_code: bool = setting(
-        False, decides="nothing", help="Let a model from the hub run its own code.", bench=True)
+        False, decides="nothing", help="Let a model from the hub run its own code.")
     # fmt: on
 
     def __post_init__(self) -> None:
-        kind: Any = type(self)  # of a benchmark's case, other defaults and more settings
-        for name, row in rows(kind).items():
+        for name, row in SETTINGS.items():
             row.check_value(getattr(self, name))
         for name in ("processor_args", "generate_args"):
             object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has lists
@@ -346,6 +341,9 @@ class CaptureSettings:
         # In vLLM a line may say it.
         if self.processor in (TABLE, *OTHERS) and not given and self.engine != VLLM:
             yield f"the processor {self.processor!r} has nothing to keep to", "--schema, --regex or --choices"
+        names = ("window", "full", "modules", "stacks", "shapes", "memory")
+        if self.timed_only and (asked := [SETTINGS[name].flag for name in names if getattr(self, name)]):
+            yield f"{asked[0]} is of the recorded pass, and --timed-only makes none", "leave one of them out"
         if self.window is not None and self.full:
             yield "a window and a full recording exclude each other", "leave one of them out"
         if not 0 <= first <= last:

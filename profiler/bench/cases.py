@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from molprof.common.bench_records import digest
+from molprof.common.bench_records import GENERATE, digest, settings_json
 from molprof.common.errors import UsageError
-from molprof.common.setting import at_least, one_of, rows, setting
+from molprof.common.setting import at_least, one_of
 from molprof.common.settings import AUTO, DTYPES, CaptureSettings
 
 BACKENDS = (AUTO, "math", "flash", "efficient", "cudnn", "flash-attn", "flash-attn-3", "flex")
@@ -61,44 +61,44 @@ class SdpaCase:
 
 
 @dataclass(frozen=True)
-class GenerateCase(CaptureSettings):
-    """Whole generation: the settings of a capture, and what only a benchmark varies."""
+class LineCase:
+    """A command line of a sweep, such as a capture."""
 
-    kind: ClassVar[str] = "generate"
-
-    count: int = setting(
-        8,
-        decides="input",
-        flag="-n",
-        metavar="N",
-        least=1,
-        bench=True,
-        help="Generate at least N texts, rounded up to full batches.",
-        unset="the largest batch",
-    )
-    batch_size: int = 8
-    compile: str = "off"
-    template_threads: int | None = 1
-    warmup: int = setting(1, decides="nothing", metavar="N", least=1, bench=True, help="Warm-up passes of a process.")
-    passes: int = setting(1, decides="nothing", metavar="N", least=1, bench=True, help="Timed passes of a process.")
+    name: str  # of what it writes, without ending; of a process after the first with its number
+    arguments: tuple[str, ...]  # what follows `molprof`, without the output
+    folder: str
+    ending: str
+    options: Mapping[str, Any]  # the values that it takes from the grid
+    settings: CaptureSettings | None = None  # of a capture
+    reason: str | None = None  # why it cannot run
+    own: tuple[str, ...] = ()  # arguments that a continued sweep may change
 
     @property
     def rows(self) -> int:
-        return self.batch_size
+        """The rows of its batches; 1 where nothing is measured."""
+        return self.settings.batch_size if self.settings is not None and self.settings.timed_only else 1
 
-    def of_batch(self, size: int) -> GenerateCase:
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is a capture without a recorded pass, whose manifest is the result."""
+        return self.settings is not None and self.settings.timed_only
+
+    def of_batch(self, size: int) -> LineCase:
         """One batch of another size, in one pass."""
-        return replace(self, batch_size=size, count=size, warmup=1, passes=1)
+        words = ("--batch-size", str(size), "-n", str(size), "--warmup", "1", "--repeats", "1", "--fill")
+        settings = None if self.settings is None else replace(self.settings, batch_size=size, count=size)
+        return replace(self, arguments=(*self.arguments, *words), settings=settings)
+
+    def output(self, repeat: int = 0) -> str:
+        """The file that a process writes, in the folder."""
+        return f"{self.name}{f'.{repeat + 1}' if repeat else ''}{self.ending}"
+
+    def line(self, output: Path) -> list[str]:
+        """The command line."""
+        return [*self.arguments, "-o", str(output), *self.own]
 
     def label(self) -> str:
-        """The case in a few words, without settings that have their default."""
-        model = self.model if self.size is None else f"{self.model} {self.size}"
-        parts = [model, self.processor or "no processor", f"b{self.batch_size}", self.attention, self.kv_cache]
-        named = ("model", "processor", "batch_size", "attention", "kv_cache")
-        for name, row in rows(GenerateCase).items():
-            if row.axis is not None and name not in named and (value := getattr(self, name)) != row.default:
-                parts.append(row.text(value))
-        return " ".join(parts)
+        return self.name
 
 
 # Engines that constrain by a JSON schema -> the class, a `Processor` with `compile` and `begin`, as `EngineProcessor`
@@ -154,14 +154,9 @@ class MasksCase:
         return f"{self.engine}{against} {self.tokenizer} schemas {self.first + 1} to {self.first + self.count}"
 
 
-Case = SdpaCase | GenerateCase | MasksCase
-_KINDS: dict[str, type[Case]] = {kind.kind: kind for kind in (SdpaCase, GenerateCase, MasksCase)}
-# Settings that are always in the JSON of a case, and so in its id.
-_ALWAYS = (
-    "model", "tokenizer", "processor", "batch_size", "attention", "kv_cache", "compile", "tf32", "cudnn_benchmark",
-    "padding_multiple", "count", "smiles", "prompts", "max_new_tokens", "dtype", "device", "warmup", "passes",
-    "threads", "trust_remote_code",
-)  # fmt: skip
+KernelCase = SdpaCase | MasksCase
+Case = KernelCase | LineCase
+_KINDS: dict[str, type[KernelCase]] = {kind.kind: kind for kind in (SdpaCase, MasksCase)}
 
 
 def undivided(cases: Sequence[Case]) -> list[list[Case]]:
@@ -174,15 +169,14 @@ def undivided(cases: Sequence[Case]) -> list[list[Case]]:
 
 
 def to_json(case: Case) -> dict[str, Any]:
-    """The case as a JSON object, which `from_json` reads back.
+    """The settings of a case as a JSON object; `from_json` reads that of a kernel or of masks back.
 
-    A setting that is not in `_ALWAYS` has a key only if it differs from its default: a new setting of captures must not
-    change the ids of stored results.
+    What has its default is left out where it is optional, so that a new setting leaves the ids of stored results.
     """
+    if isinstance(case, LineCase):
+        kind = GENERATE if case.is_measured else case.arguments[0]
+        return {"kind": kind, **({} if case.settings is None else settings_json(case.settings))}
     values = asdict(case)
-    if isinstance(case, GenerateCase):
-        plain = {item.name: item.default for item in fields(case)}
-        values = {name: value for name, value in values.items() if name in _ALWAYS or value != plain[name]}
     if isinstance(case, MasksCase):
         plain = {item.name: item.default for item in fields(case)}
         optional = ("batches", "threads", "device", "constraint", "seconds")
@@ -190,9 +184,9 @@ def to_json(case: Case) -> dict[str, Any]:
     return {"kind": case.kind, **values}
 
 
-def from_json(raw: Mapping[str, Any]) -> Case:
+def from_json(raw: Mapping[str, Any]) -> KernelCase:
     return _KINDS[raw["kind"]](**{name: value for name, value in raw.items() if name != "kind"})
 
 
 def case_id(case: Case) -> str:
-    return digest(to_json(case))
+    return case.name if isinstance(case, LineCase) else digest(to_json(case))

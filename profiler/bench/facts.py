@@ -17,10 +17,10 @@ from molprof.common.installed import install_command
 from molprof.common.memory import default_threads
 from molprof.common.process import OK
 from molprof.common.process.guarded import Limits, call
-from molprof.common.settings import AUTO
+from molprof.common.settings import AUTO, CaptureSettings
 from molprof.common.typed_json import read_typed
 from molprof.common.values import counted
-from molprof.profiler.bench.cases import ENGINES, Case, GenerateCase, MasksCase, SdpaCase, case_id
+from molprof.profiler.bench.cases import ENGINES, Case, LineCase, MasksCase, SdpaCase, case_id
 
 # Import name -> what pip calls it.
 _PACKAGES = {
@@ -42,6 +42,7 @@ _ATTENTION_PACKAGES = {
 }
 _GPU_KERNELS = ("sdpa-efficient", "sdpa-cudnn")
 _LIMIT_S = 120.0
+LINE = "line"  # of a sweep
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,15 @@ def read_machine(device: str, threads: int | None, cases: Sequence[Case] = ()) -
     """Return what the machine can run; UsageError if there is no such device, or no model or tokenizer of the cases."""
     for name in ("torch", "transformers"):
         if importlib.util.find_spec(name) is None:
-            raise MissingExtraError(name, "presets", "molprof bench")
-    names = [("model", case.model) for case in cases if isinstance(case, GenerateCase)]
-    names += [("tokenizer", case.tokenizer) for case in cases if not isinstance(case, SdpaCase) and case.tokenizer]
+            raise MissingExtraError(name, "presets", "this command")
+    captures = [case.settings for case in cases if isinstance(case, LineCase) and case.settings is not None]
+    names = [("model", settings.model) for settings in captures]
+    names += [("tokenizer", settings.tokenizer) for settings in captures if settings.tokenizer]
+    names += [("tokenizer", case.tokenizer) for case in cases if isinstance(case, MasksCase)]
     target = f"{__name__}:read_facts"
-    of_masks = any(isinstance(case, MasksCase) for case in cases)  # which --threads is not of
-    asked = None if of_masks else threads
-    ending = call(target, device, asked, list(dict.fromkeys(names)), of_masks, limits=Limits(_LIMIT_S))
+    asked = None if any(isinstance(case, MasksCase) for case in cases) else threads  # those of --threads fill masks
+    kind = "" if not cases else LINE if isinstance(cases[0], LineCase) else cases[0].kind
+    ending = call(target, device, asked, list(dict.fromkeys(names)), kind, limits=Limits(_LIMIT_S))
     if ending.state != OK and ending.hint is not None:
         raise UsageError(ending.message or "no such device", ending.hint)
     if ending.state != OK:
@@ -78,12 +81,10 @@ def read_machine(device: str, threads: int | None, cases: Sequence[Case] = ()) -
     return read_typed(ending.value, Facts, "facts")
 
 
-def read_facts(
-    device: str, threads: int | None, names: Sequence[tuple[str, str]], of_masks: bool = False
-) -> dict[str, Any]:
+def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]], kind: str = "") -> dict[str, Any]:
     """Return `Facts` as JSON; UsageError if one of `names` (`model` or `tokenizer`, and its name) does not exist.
 
-    of_masks: with the threads of a capture.
+    kind: of the cases. Those of masks and, on a CPU, captures have fewer threads than torch takes by itself.
     """
     import torch
 
@@ -93,9 +94,9 @@ def read_facts(
 
     for what, name in names:
         check_exists(what, name)
-    if threads is not None or of_masks:
-        torch.set_num_threads(threads or default_threads(torch.get_num_threads()))
     where = resolve_device(device)
+    if threads is not None or kind == MasksCase.kind or (kind == LINE and not on_gpu(where)):
+        torch.set_num_threads(threads or default_threads(torch.get_num_threads()))
     packages = tuple(name for name in _PACKAGES if _installed(name))
     compilers = filter(None, (os.environ.get("CXX"), "g++", "clang++"))
     return {
@@ -107,11 +108,13 @@ def read_facts(
     }
 
 
-def unsupported(case: Case, facts: Facts) -> str | None:
+def unsupported(case: Case, facts: Facts | None) -> str | None:
     """Return why the case cannot run here, or None if nothing is known against it."""
-    if isinstance(case, MasksCase):
-        return _masks(case, facts)
-    return _sdpa(case, facts) if isinstance(case, SdpaCase) else _generate(case, facts)
+    if facts is None:
+        return case.reason if isinstance(case, LineCase) else None
+    if isinstance(case, LineCase):
+        return case.reason or (_generate(case.settings, facts) if case.settings and case.is_measured else None)
+    return _sdpa(case, facts) if isinstance(case, SdpaCase) else _masks(case, facts)
 
 
 def _masks(case: MasksCase, facts: Facts) -> str | None:
@@ -130,7 +133,7 @@ def _sdpa(case: SdpaCase, facts: Facts) -> str | None:
     return None
 
 
-def _generate(case: GenerateCase, facts: Facts) -> str | None:
+def _generate(case: CaptureSettings, facts: Facts) -> str | None:
     if reason := case.without_device(facts.capability):
         return reason
     attention = case.attention

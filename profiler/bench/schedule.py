@@ -1,25 +1,30 @@
-"""Measure the cases of a benchmark in random order, and keep each result at once."""
+"""Run the cases of a sweep or benchmark in random order, each in a process of its own, and keep each result at once."""
 
 from __future__ import annotations
 
+import math
 import random
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from molprof.common.bench_records import LOGS, WAITING
 from molprof.common.memory import available_bytes
 from molprof.common.process import NO_MEMORY, OK, UNSUPPORTED, Ending
 from molprof.common.process.guarded import Limits, call
 from molprof.common.values import now
-from molprof.profiler.bench.cases import Case, GenerateCase, MasksCase, SdpaCase, case_id, from_json, to_json
+from molprof.profiler.bench.cases import Case, LineCase, MasksCase, SdpaCase, case_id, from_json, to_json
 from molprof.profiler.bench.facts import Facts, unsupported
 from molprof.profiler.bench.masks import measure_each
 from molprof.profiler.jobs.results_file import ResultsFile
-from molprof.profiler.jobs.runner import Step, Turn, run_here
 
-# Of the memory that is free when the benchmark begins.
+# Of the memory that is free when the cases begin.
 _MEMORY_SHARE = 0.8
+_RUN_LINE = "molprof.cli:run_case"
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,28 @@ class Plan:
     retry: bool = False  # with `resume`: leave out only those that are ok
     bisect: bool = True  # search for the largest batch that fits if a case is out of memory
     command: tuple[str, ...] = ()  # the command line, for the record
+    done: Container[tuple[str, int]] = ()  # cases, and which process of each, to leave out
     measure: str = f"{__name__}:measure"  # measures a case in a process of its own, `module:function`
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One process of a case."""
+
+    case: str  # its id
+    label: str  # for people
+    repeat: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """A turn that has ended."""
+
+    turn: Turn
+    ending: Ending
+    number: int  # number, of: its place among the turns to run
+    of: int
+    rest_s: float | None  # estimated seconds for the remaining ones; None: unknown
 
 
 def default_memory() -> int | None:
@@ -49,17 +75,24 @@ def turns(plan: Plan) -> Iterator[Turn]:
         yield from (Turn(case_id(case), case.label(), repeat) for case in shuffled)
 
 
-def run_plan(plan: Plan, facts: Facts, results: ResultsFile, begin: Callable[[str, int, int], None]) -> Iterator[Step]:
-    """Measure the cases of a plan, as `run_here` runs turns; each result is in the file before it is yielded.
+def run_plan(
+    plan: Plan, facts: Facts | None, results: ResultsFile, begin: Callable[[str, int, int], None]
+) -> Iterator[Step]:
+    """Run the cases of a plan, one process at a time; each result is in the file before it is yielded.
 
-    An interrupt ends the running case, of which nothing is kept.
+    A case that was not ok is not repeated. An interrupt ends the running case, of which nothing is kept.
+
+    Args:
+        facts: what the machine can run; None: that is left to each case.
+        begin: called before each process with the label of its case, its number and how many there are.
     """
-    environment = results.environment(facts.environment)
+    environment = "" if facts is None else results.environment(facts.environment)
     results.write(
         {
             "record": "run", "started": now(), "command": list(plan.command), "environment": environment,
             "cases": len(plan.cases), "repeats": plan.repeats, "seed": plan.seed,
-            "limit_s": plan.limits.seconds, "memory_limit_bytes": plan.limits.memory_bytes,
+            "limit_s": plan.limits.seconds if math.isfinite(plan.limits.seconds) else None,
+            "memory_limit_bytes": plan.limits.memory_bytes,
         }
     )  # fmt: skip
     cases = {case_id(case): case for case in plan.cases}
@@ -68,40 +101,76 @@ def run_plan(plan: Plan, facts: Facts, results: ResultsFile, begin: Callable[[st
     waiting = [
         turn
         for turn in (*first, *(turn for turn in turns(plan) if reasons[turn.case] is None))
-        if not (plan.resume and results.has(turn.case, environment, turn.repeat, plan.retry))
+        if (turn.case, turn.repeat) not in plan.done
+        and not (plan.resume and results.has(turn.case, environment, turn.repeat, plan.retry))
     ]
+    for turn in waiting:
+        if isinstance(case := cases[turn.case], LineCase):
+            results.write(record_of(case, turn.repeat, environment, Ending(WAITING)))
     fits: dict[str, int] = {}
 
-    def measured(turn: Turn) -> Ending:
+    def run(turn: Turn) -> Ending:
         case, reason = cases[turn.case], reasons[turn.case]
-        if reason is not None:
-            ending = Ending(UNSUPPORTED, reason)
-        elif isinstance(case, MasksCase):
-            ending = measure_each(case, plan.limits)
-        else:
-            ending = call(plan.measure, to_json(case), limits=plan.limits)
+        ending = _ending(case, turn.repeat, plan) if reason is None else Ending(UNSUPPORTED, reason)
         fit: dict[str, Any] = {}
-        if ending.state == OK and (key := _without_batch(case)) is not None:
+        key = _without_batch(case)
+        if ending.state == OK and key is not None:
             fits[key] = max(fits.get(key, 0), case.rows)
         if ending.state == NO_MEMORY and plan.bisect and case.rows > 1:
-            known = fits.get(_without_batch(case) or "", 0)
+            known = fits.get(key or "", 0)
             fit = _largest_fit(case, plan, known if known < case.rows else 0)
-        value = ending.value or {}
-        own = value.get("environment")
-        results.write(
-            {
-                "record": "result", "case": turn.case, "label": turn.label, "settings": to_json(case),
-                "environment": environment if own is None else results.environment(own), "repeat": turn.repeat,
-                "status": ending.state, "message": ending.message, "stack": ending.stack, "ended": now(),
-                "wall_s": round(ending.seconds, 3), "figures": value.get("figures"), **fit,
-            }
-        )  # fmt: skip
+        own = (ending.value or {}).get("environment")
+        where = environment if own is None else results.environment(own)
+        results.write(record_of(case, turn.repeat, where, ending) | fit)
         if fit:
             most = f"{'the largest' if fit['fit_exact'] else 'a'} batch that fits: {fit['largest_batch']}"
             return replace(ending, message=f"{ending.message}; {most}")
         return ending
 
-    return run_here(waiting, measured, begin)
+    return _each(waiting, run, begin)
+
+
+def _each(waiting: list[Turn], run: Callable[[Turn], Ending], begin: Callable[[str, int, int], None]) -> Iterator[Step]:
+    """Run the turns in their order."""
+    took, number = dict[str, list[float]](), 0
+    while waiting:
+        turn = waiting.pop(0)
+        number += 1
+        begin(turn.label, number, number + len(waiting))
+        ending = run(turn)
+        if ending.state != OK:
+            waiting = [other for other in waiting if other.case != turn.case]
+        if ending.state != UNSUPPORTED:
+            took.setdefault(turn.case, []).append(ending.seconds)
+        usual = statistics.median([time for times in took.values() for time in times] or [0.0])
+        rest = sum(statistics.median(took.get(other.case, [usual])) for other in waiting)
+        yield Step(turn, ending, number, number + len(waiting), rest if took else None)
+
+
+def record_of(case: Case, repeat: int, environment: str, ending: Ending, **more: Any) -> dict[str, Any]:
+    """The line of a process of a case in the file of results."""
+    if isinstance(case, LineCase):
+        names: dict[str, Any] = {"output": case.output(repeat), "options": dict(case.options)}
+        names["arguments"] = list(case.arguments)
+    else:
+        names = {"figures": (ending.value or {}).get("figures")}
+    return {
+        "record": "result", "case": case_id(case), "label": case.label(), "settings": to_json(case),
+        "environment": environment, "repeat": repeat, "status": ending.state, "message": ending.message,
+        "stack": ending.stack, "ended": now(), "wall_s": round(ending.seconds, 3), **names, **more,
+    }  # fmt: skip
+
+
+def _ending(case: Case, repeat: int, plan: Plan) -> Ending:
+    """Run a process of a case; what a command line prints goes to `logs/`."""
+    if isinstance(case, MasksCase):
+        return measure_each(case, plan.limits)
+    if isinstance(case, SdpaCase):
+        return call(plan.measure, to_json(case), limits=plan.limits)
+    output = Path(case.folder, case.output(repeat))
+    log = Path(case.folder, LOGS, f"{output.name.removesuffix(case.ending)}.log")
+    log.parent.mkdir(exist_ok=True)
+    return call(_RUN_LINE, *case.line(output), limits=plan.limits, log=log)
 
 
 def _largest_fit(case: Case, plan: Plan, low: int) -> dict[str, Any]:
@@ -114,7 +183,10 @@ def _largest_fit(case: Case, plan: Plan, low: int) -> dict[str, Any]:
     began, high = time.monotonic(), case.rows
     while high - low > 1:
         size = (low + high) // 2
-        state = call(plan.measure, to_json(case.of_batch(size)), limits=plan.limits).state
+        with TemporaryDirectory(prefix="molprof-") as folder:
+            tried = case.of_batch(size)
+            tried = replace(tried, folder=folder) if isinstance(tried, LineCase) else tried
+            state = _ending(tried, 0, plan).state
         tries.append({"batch": size, "status": state})
         low, high = (size, high) if state == OK else (low, size)
     return {
@@ -127,18 +199,15 @@ def _largest_fit(case: Case, plan: Plan, low: int) -> dict[str, Any]:
 
 def _without_batch(case: Case) -> str | None:
     """Equal for cases that differ in their batch alone; None if the batch is not full."""
-    full = case.count >= case.batch_size if isinstance(case, GenerateCase) else isinstance(case, SdpaCase)
-    return case_id(case.of_batch(1)) if full else None
+    if isinstance(case, MasksCase) or (isinstance(case, LineCase) and not (case.settings and case.settings.fill)):
+        return None
+    return repr(to_json(case.of_batch(1)))
 
 
 def measure(raw: dict[str, Any]) -> dict[str, Any]:
     """Measure the case of a JSON object, and return its figures and environment."""
+    from molprof.profiler.bench.sdpa import measure_sdpa
+
     case = from_json(raw)
-    if isinstance(case, SdpaCase):
-        from molprof.profiler.bench.sdpa import measure_sdpa
-
-        return measure_sdpa(case)
-    from molprof.profiler.bench.generation import measure_generation
-
-    assert isinstance(case, GenerateCase)
-    return measure_generation(case)
+    assert isinstance(case, SdpaCase)
+    return measure_sdpa(case)

@@ -7,9 +7,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from molprof.common.manifest import KIND_LETTERS, Disagreement, MaskedLogits, Resolved, SequenceRun, TemplateCounts
-from molprof.common.settings import STATIC_CACHES, VLLM
-from molprof.common.values import bytes_text
+from molprof.common.manifest import (
+    KIND_LETTERS,
+    Disagreement,
+    MaskedLogits,
+    Resolved,
+    SequenceRun,
+    TemplateCounts,
+    Timings,
+)
+from molprof.common.settings import STATIC_CACHES, VLLM, CaptureSettings
+from molprof.common.values import bytes_text, factor_text, time_text
 from molprof.profiler.capture.answers import checks_of, cut_otherwise, led_nowhere, problem_of
 from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.forced import cannot_drop
@@ -141,3 +149,18 @@ def static_cache_notes(runner: Runner, plans: Sequence[BatchPlan]) -> tuple[str,
     values = 2 * known["layers"] * known["kv_heads"] * known["head_dim"] * largest.rows * columns
     size = bytes_text(values * model.dtype.itemsize)
     return (f"static KV cache: {size} ({largest.rows} rows x {columns} tokens)",)
+
+
+def overhead_notes(settings: CaptureSettings, timings: Timings) -> list[str]:
+    """What recording more than operators cost."""
+    names = {"Python stacks": settings.stacks, "modules": settings.modules and not settings.stacks}
+    names |= {"shapes": settings.shapes, "memory": settings.memory}
+    recorded = [name for name, is_recorded in names.items() if is_recorded]
+    if not recorded or not timings.unprofiled_steps_ns:
+        return []
+    recorded_ns, timed_ns = timings.profiled_steps_ns, timings.unprofiled_steps_ns
+    what = " and ".join(recorded)
+    return [
+        f"with {what}, the recorded steps took {factor_text(recorded_ns / timed_ns)} their time in the timed passes "
+        f"({time_text(recorded_ns)}, {time_text(timed_ns)}), which ran without the profiler"
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import statistics
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -114,6 +115,7 @@ def capture_together(
         notes.append("neither --prompts nor --smiles is given: the prompts are the built-in molecules")
     report(Progress("load", notes=tuple(notes)))
     models: dict[tuple[object, ...], LoadedModel] = {}
+    loads_ns: dict[tuple[object, ...], int] = {}
     runs: list[CapturedRun] = []
     for settings, output in asked:
         key = _key(settings, _MODEL)
@@ -121,7 +123,9 @@ def capture_together(
             if models:
                 report(Progress("load"))
             load = loaders[settings.engine_name]
+            began = time.perf_counter_ns()
             models[key] = load(settings, lambda layer, layers: report(Progress("weights", layer, layers)))
+            loads_ns[key] = time.perf_counter_ns() - began
         name = trace_stem(output.path.name) if len(asked) > 1 else ""
 
         if settings.processor is not None:
@@ -133,6 +137,7 @@ def capture_together(
                 check_table(models[key].target, whole)  # noqa: B023
             own = prompts[_key(settings, _INPUTS)]  # noqa: B023
             runs.append(CapturedRun(settings, output, models[key], own, report, name))  # noqa: B023
+            runs[-1].load_ns = loads_ns[key]  # noqa: B023
 
         is_able(settings, make)
     if refused and all(run.settings.processor is None for run in runs):
@@ -183,7 +188,7 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
         for place, run in enumerate(turn):
             if number < run.settings.repeats and went_well(run, partial(run.timed_pass, watch)):
                 places[run.name][number] = place
-    if len(runs) == 1:  # timestamps cost runs that are compared alike
+    if len(runs) == 1 and not runs[0].settings.timed_only:  # timestamps cost runs that are compared alike
         went_well(runs[0], runs[0].unmarked_pass)
     for run in runs:
         if run.name in problems:

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,10 @@ from molprof.profiler.capture.watched import CountedMasks, Watched
 from molprof.profiler.constraints.base import BatchProcessor, Laps
 from molprof.profiler.constraints.own import Observed
 from molprof.profiler.engines import BatchPlan, BatchResult
+from molprof.profiler.engines.backends import held_bytes, kernels_told
 from molprof.profiler.engines.runner import PassResult, Runner, Wrap
 from molprof.profiler.recording.clock import Clock
-from molprof.profiler.recording.marks import Marks
+from molprof.profiler.recording.marks import Marks, before_forward
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Passes:
         self._at = Progress("load", run=name)
         self._began_ns = 0
         self._left: dict[str, Any] = {}
+        self.cache_bytes: list[int] = []  # of a KV cache before each forward of warm-up passes, of a run without record
 
     def run(
         self,
@@ -86,7 +88,8 @@ class Passes:
     ) -> PassResult:
         """Pass `number` of `of` of a stage: `Runner.run`."""
         self._begin(stage, number + 1, of)
-        with self._own_model():
+        warms_up = stage in ("verify", "count", "warmup") and self.runner.settings.timed_only
+        with self._own_model(), self._looked_at() if warms_up else nullcontext():
             result = self.runner.run(self.plans, marks, only, wrap)
         self.step(len(result.batches), 0, _tokens(result.batches))
         return result
@@ -147,6 +150,15 @@ class Passes:
         self._at = Progress(stage, number, of, batches=len(self.plans), run=self._at.run)
         self._began_ns = time.perf_counter_ns()
         self.step(0, 0)
+
+    @contextmanager
+    def _looked_at(self) -> Iterator[None]:
+        """Notes the size of the KV cache before each forward. UnsupportedError where the attention has no kernel."""
+        model = self.runner.loaded.model
+        note = lambda inputs: self.cache_bytes.append(held_bytes(inputs.get("past_key_values")))  # noqa: E731
+        by_generate = hasattr(model, "prepare_inputs_for_generation")
+        with kernels_told(), before_forward(model, note) if by_generate else nullcontext():
+            yield
 
     @contextmanager
     def _own_model(self) -> Iterator[None]:

@@ -21,18 +21,17 @@ from molprof.common.manifest import (
     MaskedLogits,
     Repeat,
     Session,
-    Timings,
     Window,
 )
 from molprof.common.memory import processors
 from molprof.common.sampled import SampledFunctions
 from molprof.common.settings import AUTO, CONTINUOUS, GENERATE, CaptureSettings
-from molprof.common.values import counted, factor_text, time_text
-from molprof.profiler.capture.account import resolved, sequence_runs, static_cache_notes
+from molprof.common.values import counted
+from molprof.profiler.capture.account import overhead_notes, resolved, sequence_runs, static_cache_notes
 from molprof.profiler.capture.passes import Passes, Report, Started
 from molprof.profiler.constraints import processor_of
 from molprof.profiler.constraints.own import UserProcessor
-from molprof.profiler.engines.backends import is_compiled
+from molprof.profiler.engines.backends import graph_breaks, is_compiled
 from molprof.profiler.engines.generation import followed, note
 from molprof.profiler.engines.runner import PassResult, Runner
 from molprof.profiler.machine import Watch
@@ -43,6 +42,7 @@ from molprof.profiler.recording.clock import WINDOW_STEPS, Clock, Plan, recordin
 from molprof.profiler.recording.manifest import manifest_of, signature_cost_ns, write_run
 from molprof.profiler.recording.sequences import Generated
 from molprof.profiler.recording.tracefile import (
+    NO_EVENTS,
     Exported,
     OutputFile,
     beside,
@@ -151,6 +151,7 @@ class CapturedRun:
         self._unmarked: PassResult | None = None
         self._spans: list[MachineSpan] = []
         self._functions: SampledFunctions | None = None
+        self.load_ns: int | None = None  # loading the model
 
     def warm_up(self) -> None:
         """The warm-up passes. With a processor the first counts what it masks, checks a user's, and is always made."""
@@ -207,7 +208,7 @@ class CapturedRun:
         It drops all that torch compiled in this process, so that graphs are captured again: nothing may be timed or
         recorded after it. A failure costs the trace of the capture alone, and is told.
         """
-        if not captures_graphs(self.settings, self.passes.runner.loaded.on_gpu):
+        if self.settings.timed_only or not captures_graphs(self.settings, self.passes.runner.loaded.on_gpu):
             return
         path, lost = graphs_path(self.output.path), "the capture of the graphs is not recorded"
         if (steps := self.results[0].batches[0].steps) <= _GRAPH_STEPS.last_step:
@@ -303,8 +304,12 @@ class CapturedRun:
         settings, passes = self.settings, self.passes
         runner, plans, loaded = passes.runner, passes.plans, passes.runner.loaded
         reference = self.results[0]
-        window = choose_window(settings.window, settings.full, reference)
-        profiled, exported = self._recorded(window, raw)
+        profiled: PassResult | None = None
+        if settings.timed_only:
+            window, exported = Window(False, 0, 0, -1), NO_EVENTS
+        else:
+            window = choose_window(settings.window, settings.full, reference)
+            profiled, exported = self._recorded(window, raw)
         problems = _unlike([*self.results, *filter(None, [self._unmarked])], profiled, window)
         if self._looked_at is not None and self._looked_at.batches != reference.batches:
             lost = "masked logits are counted in that one"
@@ -335,7 +340,10 @@ class CapturedRun:
                 "signature_ns": signature_cost_ns() if settings.engine_name == GENERATE else None,
                 "warmup_compiles": [result.compiles for result in self._warmup],
                 "warmup_compile_ns": [result.compile_ns for result in self._warmup],
-                "profiled_wall_ns": profiled.wall_ns if settings.full else None,
+                "profiled_wall_ns": profiled.wall_ns if profiled is not None and settings.full else None,
+                "load_ns": self.load_ns,
+                "kv_cache_bytes": max(passes.cache_bytes, default=None),
+                "graph_breaks": graph_breaks(),
                 **self._memory,
             },
             settings=settings,
@@ -353,7 +361,7 @@ class CapturedRun:
         notes = [*loaded.notes, *problems]
         if problems and not failures:
             notes.append("a GPU may add numbers in another order, and near ties between tokens then fall otherwise")
-        if not window.full and settings.window is not None and window.last_step < settings.window[1]:
+        if profiled is not None and settings.window is not None and window.last_step < settings.window[1]:
             notes.append(f"the recorded steps end at step {window.last_step}, the last one")
         if settings.disagreement and (unlike := sum(run.disagreement is None for run in molecules)):
             text = f"another text for {counted(unlike, 'answer')}, for which none is recorded"
@@ -364,7 +372,7 @@ class CapturedRun:
                 f"validity of {unchecked} of {counted(len(molecules), 'molecule')} not recorded: their skeletons are "
                 f"not the prompts', and RDKit, which compares molecules, is not installed ({missing})"
             )
-        notes += _overhead(settings, manifest.timings)
+        notes += overhead_notes(settings, manifest.timings)
         if doubts := machine.doubts():
             notes.append(f"times are in doubt: during the timed passes {'; '.join(doubts)}")
         return CaptureResult(path, manifest, tuple(notes), tuple(failures))
@@ -389,22 +397,7 @@ def samples_functions(settings: CaptureSettings) -> bool:
     return not settings.stacks if settings.functions is None else settings.functions
 
 
-def _overhead(settings: CaptureSettings, timings: Timings) -> list[str]:
-    """What recording more than operators cost."""
-    names = {"Python stacks": settings.stacks, "modules": settings.modules and not settings.stacks}
-    names |= {"shapes": settings.shapes, "memory": settings.memory}
-    recorded = [name for name, is_recorded in names.items() if is_recorded]
-    if not recorded or not timings.unprofiled_steps_ns:
-        return []
-    recorded_ns, timed_ns = timings.profiled_steps_ns, timings.unprofiled_steps_ns
-    what = " and ".join(recorded)
-    return [
-        f"with {what}, the recorded steps took {factor_text(recorded_ns / timed_ns)} their time in the timed passes "
-        f"({time_text(recorded_ns)}, {time_text(timed_ns)}), which ran without the profiler"
-    ]
-
-
-def _unlike(results: list[PassResult], profiled: PassResult, window: Window) -> list[str]:
+def _unlike(results: list[PassResult], profiled: PassResult | None, window: Window) -> list[str]:
     """How the texts of the timed passes, and that of the recorded pass, differ."""
     problems = []
     reference = results[0].batches
@@ -417,6 +410,8 @@ def _unlike(results: list[PassResult], profiled: PassResult, window: Window) -> 
         problems.append(
             f"the timed passes did not all write the same text ({counts}): their times measure different work"
         )
+    if profiled is None:
+        return problems
     expected = reference if window.full else reference[window.batch : window.batch + 1]
     if any(
         batch.written(row, got.steps) != wrote

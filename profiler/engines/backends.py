@@ -12,9 +12,10 @@ import torch
 from torch.nn.attention import SDPBackend
 from transformers import CompileConfig
 
-from molprof.common.errors import RunError
+from molprof.common.errors import RunError, UnsupportedError
 from molprof.common.settings import AUTO, STATIC_CACHES, CaptureSettings
 from molprof.profiler.engines import BatchPlan
+from molprof.profiler.environment import warned
 
 # torch's kernels of scaled-dot-product attention by the names of `sdpa-NAME`.
 KERNELS = {
@@ -51,6 +52,38 @@ def explained(plan: BatchPlan, attention: str) -> Iterator[None]:
             f"the attention {attention!r} has no kernel for this model, mask, dtype and device: {problem}",
             hint="--attention sdpa lets torch choose",
         ) from problem
+
+
+@contextmanager
+def kernels_told() -> Iterator[None]:
+    """Raises UnsupportedError, with torch's reasons, where an attention of the block has no kernel."""
+    said: list[str] = []
+    try:
+        with warned() as said:
+            yield
+    except RunError as problem:
+        if not any(words in str(problem.__cause__) for words in NO_KERNEL):
+            raise
+        told = [text for text in dict.fromkeys(said) if "attention" in text.lower() or "kernel" in text.lower()]
+        raise UnsupportedError(" ".join([*told, str(problem.__cause__)])) from problem
+
+
+def held_bytes(cache: Any) -> int:
+    """Return the bytes of all tensors of a cache, each storage once; quantized tensors as stored."""
+    storages: dict[int, int] = {}
+    for layer in getattr(cache, "layers", None) or ():
+        for value in vars(layer).values():
+            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(tensor, torch.Tensor) and tensor.ndim > 1:
+                    inner = tensor.untyped_storage()
+                    storages[inner.data_ptr()] = inner.nbytes()
+    return sum(storages.values())
+
+
+def graph_breaks() -> int:
+    """Return how often torch.compile ended a graph in this process; 0 without compiling."""
+    counters: Any = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return sum(counters.get("graph_break", {}).values())
 
 
 def compile_config(mode: str) -> CompileConfig | None:

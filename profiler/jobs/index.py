@@ -1,75 +1,36 @@
-"""The folder of a sweep: its index of cases, outputs and states, and cases that run on this machine."""
+"""The folder of a sweep: its traces in place of it, groups of them that are alike, and what tasks of a cluster add."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Container, Sequence
-from dataclasses import asdict, dataclass, replace
+import contextlib
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from molprof.common.errors import TraceError, UsageError
-from molprof.common.process import OK, Ending, command_line, run_line
-from molprof.common.typed_json import read_typed
-from molprof.profiler.jobs.job import check_schema, read_json, write_json
+from molprof.common.bench_records import GENERATE, RESULTS, Result, is_sweep, read_sweep
+from molprof.common.errors import UsageError
+from molprof.common.process import OK
+from molprof.common.values import now
+from molprof.profiler.jobs.results_file import ResultsFile
 
 if TYPE_CHECKING:
     from molprof.profiler.jobs.status import JobStatus
 
-SCHEMA = 2
-INDEX = "index.json"
-LOGS = "logs"
-KIND = "molprof sweep"
-_AGAIN = "molprof sweep FILE --resume"
 # Options of which `alike` compares the values, in this order.
 _COMPARED = ("processor", "model")
 
 
-@dataclass(frozen=True)
-class Entry:
-    name: str
-    output: str  # the file that it writes, in the folder
-    options: dict[str, Any]  # the values that it takes from the grid
-    arguments: tuple[str, ...]  # its command line after `molprof`, without the output
-    # `waiting`, `unsupported` (the options exclude each other), `submitted`, `ok`, `failed`, `timed out`, or another
-    # state of a cluster's task
-    state: str = "waiting"
-    message: str | None = None  # why it did not end well
-    seconds: float | None = None  # its duration, with loading and warm-up; None if not measured
-    job: str | None = None  # the cluster's job that runs it; None if it ran here or has not run
-
-    @property
-    def problem(self) -> str:
-        return f"{self.state}: {self.message}" if self.message else self.state
-
-
-def write_index(folder: Path, entries: Collection[Entry]) -> None:
-    write_json(folder / INDEX, {"schema": SCHEMA, "kind": KIND, "cases": [asdict(entry) for entry in entries]})
-
-
-def read_index(folder: Path) -> tuple[Entry, ...] | None:
-    """Return the index in a folder; None if there is none."""
-    path = folder / INDEX
-    content = read_json(path)
-    if content is None or content.get("kind") != KIND:
-        return None
-    check_schema(path, content, SCHEMA, TraceError)
-    entries = read_typed(content.get("cases"), tuple[Entry, ...], f"{path}: cases", _AGAIN)
-    for entry in entries:
-        if Path(entry.output).name != entry.output:
-            raise TraceError(f"{path} names a file outside its folder: {entry.output!r}")
-    return entries
-
-
-def _captures(path: Path) -> tuple[Path, list[Entry] | None]:
-    """The folder of a sweep, given by itself or its index, and the captures in it; None of another path."""
+def _captures(path: Path) -> tuple[Path, list[Result] | None]:
+    """The folder of a sweep, given by itself or its results, and the captures in it; None of another path."""
     folder = path if path.is_dir() else path.parent
-    entries = read_index(folder) if path.is_dir() or path.name == INDEX else None
-    return folder, None if entries is None else [entry for entry in entries if entry.arguments[0] == "capture"]
+    if not (path.is_dir() or path.name == RESULTS) or not is_sweep(folder):
+        return folder, None
+    return folder, [item for item in read_sweep(folder).results if item.arguments[:1] == ["capture"]]
 
 
 def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return the paths, a sweep (folder or index) replaced by its traces, and a remark for each missing trace."""
+    """Return the paths, a sweep (folder or its results) replaced by its traces, and a remark for each missing trace."""
     found: list[Path] = []
     remarks: list[str] = []
     for path in paths:
@@ -77,16 +38,18 @@ def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         if traces is None:
             found.append(path)
             continue
-        there = [entry for entry in traces if (folder / entry.output).is_file()]
+        if traces and all(item.kind == GENERATE for item in traces):
+            raise UsageError(f"the sweep {folder} recorded no trace", hint=f"molprof sweep show {folder}")
+        there = [item for item in traces if (folder / str(item.output)).is_file()]
         if not there:
-            raise UsageError(f"the sweep {folder} has no trace yet", hint=_AGAIN)
-        found += [folder / entry.output for entry in there]
-        remarks += [f"{folder}: no trace of {entry.name} ({entry.problem})" for entry in traces if entry not in there]
+            raise UsageError(f"the sweep {folder} has no trace yet", hint="molprof sweep FILE --resume")
+        found += [folder / str(item.output) for item in there]
+        remarks += [f"{folder}: no trace of {item.case} ({item.problem})" for item in traces if item not in there]
     return found, remarks
 
 
 def alike(path: Path, over: str | None = None) -> list[tuple[str, list[Path]]]:
-    """The traces of a sweep (folder or index) in groups that differ in one option alone, by what each group shares.
+    """The traces of a sweep (folder or results) in groups that differ in one option alone, by what each group shares.
 
     One group is all of a sweep with one option that varies; nothing comes of another path.
 
@@ -106,66 +69,25 @@ def alike(path: Path, over: str | None = None) -> list[tuple[str, list[Path]]]:
     groups: dict[str, list[Path]] = {}
     for item in traces:
         shared = ", ".join(f"{name} {item.options.get(name)}" for name in varied if name != chosen)
-        if (folder / item.output).is_file():
-            groups.setdefault(shared, []).append(folder / item.output)
+        if (folder / str(item.output)).is_file():
+            groups.setdefault(shared, []).append(folder / str(item.output))
     return list(groups.items())
 
 
-def remaining(
-    folder: Path, entries: dict[str, Entry], chosen: list[Entry], resume: bool, force: bool, busy: Container[str]
-) -> list[Entry]:
-    """Put what an earlier sweep left in the folder into `entries`; return those that remain to be run."""
-    earlier = {entry.name: entry for entry in read_index(folder) or ()}
-    left = []
-    for entry in chosen:
-        before, output = earlier.get(entry.name), folder / entry.output
-        if before is not None and entry.name in busy:
-            entries[entry.name] = before
-        elif force or not output.exists():
-            left.append(entry)
-        elif not resume:
-            raise UsageError(f"{output} already exists", hint="--resume keeps it, --force replaces it")
-        elif before is None or before.arguments != entry.arguments:
-            raise UsageError(
-                f"{output} was made with other options than {entry.name} has now",
-                hint="name another folder with -o DIR, or make all again with --force",
-            )
-        elif before.state != OK and not _whole(output):
-            left.append(entry)
-        else:
-            entries[entry.name] = replace(before, state=OK, message=None)
-    write_index(folder, entries.values())
-    return left
-
-
-def _whole(output: Path) -> bool:
-    """Whether a case that wrote the file has ended: benchmarks add to theirs line by line, others write it at once."""
-    return output.is_file() and output.suffix != ".jsonl"
-
-
-def run_entry(
-    folder: Path, entries: dict[str, Entry], name: str, command: Sequence[str], limit_s: float | None
-) -> Ending:
-    """Run the command line of an entry, with its output in `logs/NAME.log`, and write how it ended into the index."""
-    (folder / LOGS).mkdir(exist_ok=True)
-    began = time.monotonic()
-    with (folder / LOGS / f"{name}.log").open("wb") as log:
-        ending = run_line(command_line(command), Path.cwd(), log, limit_s)
-    ending = replace(ending, seconds=round(time.monotonic() - began, 1))
-    entries[name] = replace(entries[name], state=ending.state, message=ending.message, seconds=ending.seconds)
-    write_index(folder, entries.values())
-    return ending
-
-
 def collected(status: JobStatus) -> None:
-    """Write the states of a cluster's tasks into the index of their sweep."""
+    """Write what became of a cluster's tasks into the results of their sweep."""
     folder = Path((status.job.data or {})["folder"])
-    tasks = {task.name: task for task in status.tasks}
-    entries = []
-    for entry in read_index(folder) or ():
-        if _whole(folder / entry.output):  # by this job or another
-            entry = replace(entry, state=OK, message=None)
-        elif task := tasks.get(entry.name):
-            entry = replace(entry, state=task.state, message=task.message)
-        entries.append(entry)
-    write_index(folder, entries)
+    if not is_sweep(folder):
+        return
+    tasks = {Path(task.output or "").name: seen for task, seen in zip(status.job.tasks, status.tasks, strict=True)}
+    changed = []
+    for item in read_sweep(folder).results:
+        if task := tasks.get(str(item.output)):
+            is_there = (folder / str(item.output)).is_file()  # by this job or another
+            state, message = (OK, None) if is_there else (task.state, task.message)
+            if (item.status, item.message) != (state, message):
+                changed.append(asdict(item) | {"status": state, "message": message, "figures": None})
+    if changed:
+        with contextlib.closing(ResultsFile(folder / RESULTS)) as results:
+            for record in changed:
+                results.write({"record": "result", **record, "ended": now()})

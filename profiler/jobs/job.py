@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from molprof.common.errors import MolprofError, RunError, UsageError
+from molprof.common.errors import RunError, UsageError
 from molprof.common.files import replacing
 from molprof.common.typed_json import read_typed
 from molprof.profiler.jobs.resources import SlurmSettings
@@ -166,7 +166,8 @@ def read_job(folder: Path) -> Job:
     content = read_json(path)
     if content is None:
         raise RunError(f"{path} cannot be read", hint="its Slurm job, if any, goes on; squeue lists it")
-    check_schema(path, content, SCHEMA, RunError)
+    if content.get("schema") != SCHEMA:
+        raise RunError(f"{path} is of schema {content.get('schema')!r}; this molprof reads {SCHEMA}")
     kinds = {name: kind for name, kind in get_type_hints(Job).items() if name != "folder"}
     read = {
         name: read_typed(content.get(name), kind, f"{path}: {name}", error=RunError) for name, kind in kinds.items()
@@ -193,9 +194,3 @@ def read_json(path: Path) -> dict[str, Any] | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         return content if isinstance(content, dict) else None
     return None
-
-
-def check_schema(path: Path, content: Mapping[str, Any], known: int, error: type[MolprofError]) -> None:
-    """Raise `error` if a file is of a newer or older molprof."""
-    if content.get("schema") != known:
-        raise error(f"{path} is of schema {content.get('schema')!r}; this molprof reads {known}")

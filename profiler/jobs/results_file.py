@@ -9,15 +9,12 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from molprof.common.bench_records import SCHEMA, Results, digest, read_results
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import check_output
 from molprof.common.process import OK
-
-if TYPE_CHECKING:
-    from molprof.profiler.jobs.status import JobStatus
 
 
 class ResultsFile:
@@ -91,17 +88,6 @@ class ResultsFile:
                 if rest:
                     os.ftruncate(self._file, end)
 
-    def add(self, part: Path) -> None:
-        """Add the results of another file that this one lacks, and their environments."""
-        known = set(map(_text, read_results(self._path, to_add=True).lines))
-        more = read_results(part, to_add=True)
-        for environment in more.environments.values():
-            self.environment(environment)
-        for record in more.lines:
-            if (text := _text(record)) not in known:
-                known.add(text)
-                self.write(record)
-
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Keeps other processes from writing, and from taking a line that is being written for one that was cut."""
@@ -126,28 +112,9 @@ def check_results(path: Path) -> None:
     check_output(path, force=True)
 
 
-def collected(status: JobStatus) -> None:
-    """Add the results of a job's tasks to the benchmark's file, each once; delete their files if all ended well."""
-    data = status.job.data or {}
-    parts = [part for part in map(Path, data["parts"]) if part.exists()]
-    if not parts:
-        return
-    with contextlib.closing(ResultsFile(Path(data["output"]))) as results:
-        for part in parts:
-            results.add(part)
-    if status.good:  # else a task that is queued again continues its file
-        for part in parts:
-            part.unlink(missing_ok=True)
-
-
 def _before(path: Path) -> Results:
     if not path.exists():
         return Results()
     if not path.is_file():
         raise UsageError(f"{path} is not a regular file", hint="name another with -o")
     return read_results(path, to_add=True)
-
-
-def _text(record: Mapping[str, Any]) -> str:
-    """Equal for equal records."""
-    return json.dumps(record, sort_keys=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -125,7 +126,12 @@ def read_inputs(settings: CaptureSettings) -> Prompts:
             settings.strict,
             settings.text_format,
         )
-    return repeated(found, settings.generations)
+    found = repeated(found, settings.generations)
+    if settings.fill:
+        batches = -(-max(len(found.prompts), settings.count or 0) // settings.batch_size)
+        whole = itertools.islice(itertools.cycle(found.prompts), batches * settings.batch_size)
+        found = replace(found, prompts=tuple(whole))
+    return found
 
 
 def read_prompts(path: Path | None, count: int | None, strict: bool = False, form: TextFormat = DEFAULT) -> Prompts:

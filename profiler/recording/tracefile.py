@@ -102,6 +102,9 @@ class Exported:
     steps: StepSpans  # the `molprof.step` annotations by (batch, step)
 
 
+NO_EVENTS = Exported({}, [], {})  # of a run without a recorded pass
+
+
 def read_exported(raw: Path, output: OutputFile, functions: bool = True) -> Exported:
     """The trace that torch exported to `raw`, which is beside the output.
 

@@ -15,6 +15,7 @@ from molprof.analysis.bench.summary import Measured, sdpa_key, short, summed, va
 from molprof.analysis.documents.plots import NotRecordedError, style
 from molprof.analysis.predict.sizes import Size
 from molprof.common.bench_records import GENERATE, SDPA, Results
+from molprof.common.settings import SETTINGS
 from molprof.common.values import speed_text, time_text
 
 
@@ -138,7 +139,8 @@ def draw_sdpa(results: Results) -> Figure:
 
 
 def _missing(what: str, benchmark: str) -> NotRecordedError:
-    hint = f"molprof bench {benchmark} -o FILE measures it; molprof bench show FILE: what is there"
+    command = "bench sdpa -o FILE" if benchmark == "sdpa" else f"sweep {benchmark}"
+    hint = f"molprof {command} measures it; molprof sweep show: what is there"
     return NotRecordedError(what, hint)
 
 
@@ -167,7 +169,7 @@ def _by_series(results: Results) -> tuple[dict[str, list[Measured]], list[int]]:
 
 
 def _size(item: Measured) -> int:
-    return int(item.settings["batch_size"])
+    return int(item.settings.get("batch_size", SETTINGS["batch_size"].default))
 
 
 def _name(item: Measured, names: Sequence[str], all_items: Sequence[Measured]) -> str:

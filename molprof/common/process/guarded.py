@@ -71,13 +71,17 @@ class Limits:
     memory_bytes: int | None = None
 
 
-def call(target: str, *arguments: Any, limits: Limits) -> Ending:
-    """Call `target` (`module:function`). Its arguments and what it returns are JSON; what it raises becomes a state."""
+def call(target: str, *arguments: Any, limits: Limits, log: Path | None = None) -> Ending:
+    """Call `target` (`module:function`). Its arguments and what it returns are JSON; what it raises becomes a state.
+
+    log: file of what it prints.
+    """
     began, kills, free = time.monotonic(), oom_kills(), available_bytes()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="molprof-")))
         (folder / "request").write_text(json.dumps([target, arguments]))
-        output = stack.enter_context((folder / "output").open("wb"))
+        log = log or folder / "output"
+        output = stack.enter_context(log.open("wb"))
         theirs, lifeline = (
             stack.enter_context(os.fdopen(end, mode)) for end, mode in zip(os.pipe(), "rw", strict=True)
         )
@@ -91,7 +95,7 @@ def call(target: str, *arguments: Any, limits: Limits) -> Ending:
                 lifeline.close()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_GONE_S)
-        ending = ending or _ended(folder, process.returncode, oom_kills() > kills, peak, free)
+        ending = ending or _ended(folder, log, process.returncode, oom_kills() > kills, peak, free)
     return replace(ending, seconds=time.monotonic() - began)
 
 
@@ -158,7 +162,7 @@ def _late(guard: int, seconds: float, folder: Path) -> Ending:
     return Ending(TIMED_OUT, f"killed at the limit of {seconds:g} s{where or '; its stack is unknown'}", stack=stack)
 
 
-def _ended(folder: Path, code: int, oom: bool, peak: int, free: int | None) -> Ending:
+def _ended(folder: Path, log: Path, code: int, oom: bool, peak: int, free: int | None) -> Ending:
     """How a call ended of itself. peak: resident memory that was seen; free: what was free when it began."""
     with contextlib.suppress(OSError, ValueError):
         if code == 0:
@@ -167,7 +171,7 @@ def _ended(folder: Path, code: int, oom: bool, peak: int, free: int | None) -> E
         with contextlib.suppress(OSError, ValueError):
             peak = max(peak, int((folder / "peak").read_text()))
         return killed_by_kernel(peak, free, code)
-    (stack, where), said = _stack(folder), _lines(folder / "output")
+    (stack, where), said = _stack(folder), _lines(log)
     last = f": {said[-1]}" if said else ""
     message = f"ended by {signal.Signals(-code).name}{where}" if code < 0 else f"ended with code {code}{last}"
     state = NO_MEMORY if any(map(_MEMORY.search, said[-3:])) else FAILED
