@@ -17,10 +17,10 @@ from molprof.analysis.facts.slices import GPU_WORK_NUMBERS, PROFILER, RECORDED, 
 
 # Frames that last until the profiler is stopped, innermost first, in its words since torch 1.8.
 _STOPS = re.compile(r"_disable_profiler|profiler/profiler\.py\(\d+\): (stop_trace|stop)$")
-# Frames of molprof that do nothing but mark phases.
+# Frames of molprof that do nothing but mark phases. The other functions of marks.py have the program's inside.
 _OWN_MARK = re.compile(
-    r"profiler/recording/(?:marks\.py\(\d+\): (?:_forward|processors|called_each|_mark)"
-    r"|window\.py\(\d+\): enough)$"
+    r"profiler/recording/(?:marks\.py\(\d+\): (?:_forward|_each|processors|called_each|listens|_mark|_tell|_guarded)"
+    r"|(?:clock|window)\.py\(\d+\): \w+)$"
 )
 Spans = tuple[Array, Array, Array]  # rank, start and end; of a trace that is not of several ranks one row of rank NONE
 
