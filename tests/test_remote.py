@@ -109,6 +109,7 @@ def test_a_bucket_is_a_folder_of_traces(tmp_path: Path, monkeypatch: pytest.Monk
     joined = called(["report", "rows", "s3://traces/parts/", "--format", "json"], tmp_path)
     added = [called(["history", "add", "s3://traces/day/whole.json.gz", "--to", "s3://traces/h/"], tmp_path)[0::2]] * 2
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     gone = called(bucket, tmp_path)
     server.stop()
     assert json.loads(first[1]) == json.loads(again[1]) == json.loads(joined[1]) == json.loads(out)

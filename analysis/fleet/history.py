@@ -57,7 +57,9 @@ def entries(folder: Path) -> Iterator[Entry]:
         try:
             entry = msgspec.json.decode(content(path), type=Entry)
         except (OSError, msgspec.MsgspecError) as error:
-            raise TraceError(f"{remote_text(path)} is no whole result of a history: {error}", hint="delete it") from error
+            raise TraceError(
+                f"{remote_text(path)} is no whole result of a history: {error}", hint="delete it"
+            ) from error
         if (entry.kind, entry.schema) != (KIND, SCHEMA):
             raise TraceError(f"{remote_text(path)} is a result of schema {entry.schema}; this molprof reads {SCHEMA}")
         yield entry
