@@ -54,6 +54,7 @@ GROUPS = {
         "export": "Write a trace with what molprof computes of it, for any Perfetto shell or UI.",
         "open": "Open traces, or all ranks of a job, in the Perfetto UI on this machine.",
         "mcp": "Serve traces to an assistant: a server of the Model Context Protocol.",
+        "skill": "Write pages of workflow for an assistant that runs commands.",
     },
     "Measure": {
         "bench": "Benchmark attention, KV caches, batch sizes, compilation and processors.",
