@@ -109,7 +109,7 @@ def _window(server: Server, sampling: Sampling, found: Sampled, told: Callable[[
         raise UsageError(f"{server.url} is neither vLLM nor SGLang: it cannot record")
     if not server.has("/start_profile"):
         raise RunError(f"{server.url} has no profiler", hint=NO_PROFILER)
-    before = traces_in(sampling.source)
+    before, known = traces_in(sampling.source), _files(sampling.source)
     begin: dict[str, Any] = {"max_iterations": sampling.steps}
     if server.kind == SGLANG:
         begin = {"num_steps": sampling.steps, "output_dir": str(sampling.source), "with_stack": True}
@@ -126,10 +126,14 @@ def _window(server: Server, sampling: Sampling, found: Sampled, told: Callable[[
             found.profiled_s += time.monotonic() - began
     written = when_whole(before, sampling.source, _WRITE_S)
     path, size = largest(written), sum(item.stat().st_size for item in written)
-    for other in written:
-        if other != path:
-            other.unlink(missing_ok=True)
+    # The server's frontend writes one too.
+    for other in _files(sampling.source) - known - {path}:
+        other.unlink(missing_ok=True)
     return path, size
+
+
+def _files(folder: Path) -> set[Path]:
+    return {*folder.rglob("*.json"), *folder.rglob("*.json.gz")}
 
 
 def _off(server: Server, told: Callable[[str], None]) -> None:
