@@ -160,5 +160,5 @@ def not_answered(report: Report) -> list[dict[str, str]]:
     for item in () if report.certificate is None else report.certificate.groups:
         if item.verdict == "not_to_be_had":
             text = f"What are the figures of {TITLES[item.group]}?"
-            found.append({"question": f"figures_{item.group}", "text": text, "reason": item.reason})
+            found.append({"question": f"figures_{item.group}", "text": text, "reason": item.reason or "not known"})
     return found

@@ -76,9 +76,9 @@ def _page(item: Question, known: Mapping[str, Module]) -> Iterator[str]:
             yield _prose(f"`{entry.name}`: {entry.comment}")
             yield "\n".join(f"- `{it.name}`{it.unit and f', {it.unit}'}: {it.comment}" for it in entry.columns)
     if item.then:
-        texts = {other.id: other.text for other in QUESTIONS}
+        asked = {other.id: other.text for other in QUESTIONS}
         yield "## Then ask"
-        yield "\n".join(f"- [{texts[name]}]({name}.md)" for name in item.then)
+        yield "\n".join(f"- [{asked[name]}]({name}.md)" for name in item.then)
 
 
 def _joined(blocks: Iterable[str]) -> str:
