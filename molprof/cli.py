@@ -46,6 +46,7 @@ GROUPS = {
         "report": "Report launches, kernels, phases and tokens of one or more traces.",
         "compare": "Compare two or more traces, and explain the difference.",
         "predict": "Predict launches, times and what limits a run for a GPU that is not here.",
+        "history": "Keep results over time, and show where figures changed, and what else did.",
         "ranks": "Show the ranks of a distributed job side by side.",
         "query": "Run SQL over one or more traces: a module of the package, a file, or text.",
         "replay": "Run one operator of a trace by itself, here, or write it as a script.",
@@ -53,6 +54,7 @@ GROUPS = {
         "export": "Write a trace with what molprof computes of it, for any Perfetto shell or UI.",
         "open": "Open traces, or all ranks of a job, in the Perfetto UI on this machine.",
         "mcp": "Serve traces to an assistant: a server of the Model Context Protocol.",
+        "skill": "Write pages of workflow for an assistant that runs commands.",
     },
     "Measure": {
         "bench": "Benchmark attention kernels and masks of constraints, without a model.",
@@ -70,7 +72,7 @@ _MOVED = {"plot": "report plot", "queries": "query list", "recommend": "sweep re
           "logs": "jobs logs"}  # fmt: skip
 # Commands that read traces. They use no linear algebra: numpy's OpenBLAS would start a thread per processor, and each
 # would wait in a busy loop for 0.1 s.
-_READERS = frozenset({"report", "compare", "predict", "ranks", "open", "trim", "export", "query", "mcp"})
+_READERS = frozenset({"report", "compare", "predict", "ranks", "open", "trim", "export", "query", "history", "mcp"})
 
 
 class LazyGroup(Group):

@@ -104,7 +104,17 @@ def test_a_bucket_is_a_folder_of_traces(tmp_path: Path, monkeypatch: pytest.Monk
     client.put_object(Bucket="traces", Key="day/partial.json.gz", Body=WHOLE[:50_000])
     client.close()
     code, out, said = called(["report", "rows", "s3://traces/day/", "--parts", "parts", "--format", "json"], tmp_path)
+    bucket = ["report", "rows", "s3://traces/day/", "--parts", "s3://traces/parts/", "--no-cache", "--format", "json"]
+    first, again = called(bucket, tmp_path), called(bucket, tmp_path)
+    joined = called(["report", "rows", "s3://traces/parts/", "--format", "json"], tmp_path)
+    added = [called(["history", "add", "s3://traces/day/whole.json.gz", "--to", "s3://traces/h/"], tmp_path)[0::2]] * 2
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    gone = called(bucket, tmp_path)
     server.stop()
+    assert json.loads(first[1]) == json.loads(again[1]) == json.loads(joined[1]) == json.loads(out)
+    assert added[0] == (0, "s3://traces/day/whole.json.gz added to s3://traces/h: whole\n")
+    assert (gone[0], "the connection failed" in gone[2]) == (3, True)
     assert code == 3
     assert "1 of 2 traces read, 1 failed because s3://traces/day/partial.json.gz: gzip data is truncated" in said
     assert [row["figures"].get("kernels") for row in json.loads(out)] == [None, 1]

@@ -152,6 +152,14 @@ def parse_threshold(text: str, relative: bool = True) -> Threshold:
     return Threshold(text, figure, comparison, number, bool(sign))
 
 
+def breaks(threshold: Threshold, before: float, after: float) -> bool:
+    """Whether a figure that was `before` and is `after` is beyond the bound. What was 0 changed without limit."""
+    value = after
+    if threshold.relative:
+        value = after / before if before else math.copysign(math.inf, after) if after else 1.0
+    return bool(_OPERATORS[threshold.operator](value, threshold.bound))
+
+
 def near_metrics(name: str) -> str:
     """A hint that names figures like `name`, or all of them."""
     import difflib  # on a mistake alone

@@ -28,6 +28,7 @@ from molprof.analysis.documents.program import (
     program_times,
     unrecorded_sections,
 )
+from molprof.analysis.documents.questions import not_answered
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import shown_tables
 from molprof.analysis.figures.certificate.file import PASSES
@@ -76,7 +77,12 @@ def report_document(report: Report, graphs: Sequence[Section] = (), **data: Any)
             settings_section(reports),
             *report_sections(reports),
         ),
-        lambda: {**report.to_json(), "figures": figure_values(report), **data},
+        lambda: {
+            **report.to_json(),
+            "figures": figure_values(report),
+            "not_answered": not_answered(report),
+            **data,
+        },
         warnings=warnings(reports),
         summary=report_verdict(report),
         screen=(

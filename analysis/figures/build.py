@@ -35,7 +35,7 @@ from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_row, query_rows
 from molprof.common import attached
 from molprof.common.errors import TraceError
-from molprof.common.manifest import TRIMMED_KEY, Manifest, from_json, trimmed_from_json
+from molprof.common.manifest import TRIMMED_KEY, Environment, Manifest, from_json, trimmed_from_json
 from molprof.common.values import counted
 
 _AMBIGUOUS = Query("work_calls", "SELECT COUNT() AS numbers, MIN(correlation) AS least FROM molprof_ambiguous_call")
@@ -91,6 +91,7 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
         "events_by_category": dict(sorted(info.events_by_category.items())),
         "device_names": tuple(str(device["name"]) for device in info.devices if device.get("name")),
         "software": software(info.keys),
+        "environment": {} if manifest is None else _texts(manifest.environment),
         "capabilities": _capabilities(info.devices),
         # torch names what it records.
         "has_shapes": bool(info.keys.get("record_shapes")) if "schemaVersion" in info.keys else None,
@@ -125,6 +126,12 @@ def _read_tables(engine: TraceProcessor, has_run: bool) -> tuple[Table, ...]:
     for name, query in TABLES.items():
         tables[name] = query.read(engine, has_run, tables)
     return tuple(table for name, table in tables.items() if table.rows or not TABLES[name].optional)
+
+
+def _texts(environment: Environment) -> dict[str, str]:
+    """What is known of the environment."""
+    values = {name: getattr(environment, name) for name in environment.__struct_fields__}
+    return {name: str(value) for name, value in values.items() if value is not None}
 
 
 def _capabilities(devices: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:

@@ -18,13 +18,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from molprof import __version__
+from molprof.analysis.compare import surroundings
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.labels import report_label
-from molprof.analysis.figures.model import ALL, Report
-from molprof.analysis.reader.remote import digest, is_remote, remote_text
+from molprof.analysis.figures.model import ALL, Report, Served
+from molprof.analysis.reader.remote import content, digest, is_remote, remote_text, write_content
 from molprof.common.cache import file_digest
-from molprof.common.errors import MissingExtraError, MolprofError, TraceError
-from molprof.common.files import replacing
+from molprof.common.errors import MissingExtraError, MolprofError, TraceError, UsageError
 from molprof.common.values import Value, counted
 
 KIND, SCHEMA = "molprof row", 1
@@ -48,6 +48,7 @@ class Row(Struct, frozen=True):
     figures: dict[str, Value] = {}  # by id, settings among them; empty where it could not be read
     certificate: str | None = None  # the worst verdict
     groups: dict[str, str] = {}  # the verdict on each group of figures
+    environment: dict[str, str] = {}  # hardware and software by name, as far as the trace tells
     bottleneck: str | None = None
     finding: str | None = None  # id of the first
     finding_title: str | None = None
@@ -73,11 +74,18 @@ def row_of(file: str, found: Report | MolprofError) -> Row:
         figures={figure.id: figure.value(found) for figure in FIGURES},
         certificate=None if certificate is None else certificate.verdict,
         groups={} if certificate is None else {item.group: item.verdict for item in certificate.groups},
+        environment=_environment(found),
         bottleneck=None if found.bottleneck is None else found.bottleneck.bound,
         finding=None if first is None else first.id,
         finding_title=None if first is None else first.title,
         finding_gain_ratio=None if first is None else first.gain_ratio,
     )
+
+
+def _environment(report: Report) -> dict[str, str]:
+    trace, served = report.trace, report.served
+    server = {served.server: served.version, "served model": served.model} if isinstance(served, Served) else {}
+    return surroundings(trace.device_names, trace.software, report.run) | trace.environment | server
 
 
 def digest_of(path: Path) -> str | None:
@@ -96,12 +104,13 @@ def part_path(folder: Path, digest: str, partial: bool) -> Path:
 def write_part(folder: Path, row: Row) -> None:
     """Write the part, whole or not at all; nothing of a file that could not be hashed."""
     if row.digest is not None:
-        with replacing(part_path(folder, row.digest, row.partial)) as place:
-            place.write_bytes(msgspec.json.encode(row))
+        write_content(part_path(folder, row.digest, row.partial), msgspec.json.encode(row))
 
 
 def is_part(path: Path) -> bool:
     """Whether a file is a part, by its content."""
+    if is_remote(path):
+        return path.name.endswith(ENDING) and content(path).startswith(_HEAD)
     if not path.is_file():  # opening a pipe would wait
         return False
     with suppress(OSError), path.open("rb") as file:
@@ -112,7 +121,7 @@ def is_part(path: Path) -> bool:
 def read_part(path: Path) -> Row:
     """The row in a file. Raises TraceError where it is damaged, or of another schema."""
     try:
-        row = msgspec.json.decode(path.read_bytes(), type=Row)
+        row = msgspec.json.decode(content(path), type=Row)
     except (OSError, msgspec.MsgspecError) as error:
         raise TraceError(f"{path} is no whole row of a trace: {error}", hint="delete it, and read it again") from error
     if (row.kind, row.schema) != (KIND, SCHEMA):
@@ -123,7 +132,7 @@ def read_part(path: Path) -> Row:
 def known_part(folder: Path, path: Path, digest: str, partial: bool) -> Row | None:
     """The row of a trace with this content; None where it must be read: for the first time, or after a failure."""
     place = part_path(folder, digest, partial)
-    with suppress(TraceError):
+    with suppress(TraceError, UsageError):
         row = read_part(place)
         if row.problem is None and (row.digest, row.version, row.partial) == (digest, __version__, partial):
             return replace(row, file=remote_text(path))

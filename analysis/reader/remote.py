@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from molprof.common.errors import MissingExtraError, TraceError, UsageError
+from molprof.common.files import replacing
 
 # `Path` makes one slash of two.
 _ADDRESS = re.compile(r"(s3|gs|https?):/{1,2}(?=[^/])")
@@ -89,6 +90,29 @@ def listed(path: Path, endings: tuple[str, ...]) -> list[Path]:
     return sorted(placed(f"{scheme}://{name}") for name in names if name.lower().endswith(endings))
 
 
+def content(path: Path) -> bytes:
+    """The bytes of a small file, here or in another place. Raises OSError, TraceError, UsageError."""
+    if not is_remote(path):
+        return path.read_bytes()
+    with opened(path)[0] as file:
+        return file.read()
+
+
+def write_content(path: Path, data: bytes) -> None:
+    """Write a small file, here or in a bucket, whole or not at all. Raises UsageError, TraceError."""
+    if not is_remote(path):
+        with replacing(path) as part:
+            part.write_bytes(data)
+        return
+    scheme = remote_text(path).partition("://")[0]
+    if scheme.startswith("http"):
+        raise UsageError(f"cannot write {remote_text(path)}", hint="name a folder, or one of s3:// or gs://")
+    try:
+        _system(scheme).pipe_file(_address(path), data)
+    except Exception as error:
+        raise _problem(path, error, doing="write") from error
+
+
 class _File(io.RawIOBase):
     """What fsspec opens. An end before the size that the place told is an error."""
 
@@ -135,19 +159,19 @@ def _system(scheme: str) -> Any:
     return fsspec.filesystem(scheme, use_listings_cache=False, **options)
 
 
-def _problem(path: Path, error: Exception, at: int = 0) -> Exception:
+def _problem(path: Path, error: Exception, at: int = 0, doing: str = "read") -> Exception:
     """The error with this cause. Its text may have secrets, such as a signed address, so its kind alone is told."""
     text = remote_text(path)
     if isinstance(error, ImportError):
-        return MissingExtraError("fsspec", "remote", f"reading {text}")
+        return MissingExtraError("fsspec", "remote", f"{doing.rstrip('e')}ing {text}")
     if isinstance(error, FileNotFoundError):
-        return UsageError(f"cannot read {text}: there is no such file", hint="check the address")
+        return UsageError(f"cannot {doing} {text}: there is no such file", hint="check the address")
     if isinstance(error, PermissionError) or "Credential" in type(error).__name__:
         hint = (
             "credentials are those of fsspec: AWS_PROFILE, AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ~/.netrc"
         )
-        return UsageError(f"cannot read {text}: access is denied ({type(error).__name__})", hint)
+        return UsageError(f"cannot {doing} {text}: access is denied ({type(error).__name__})", hint)
     status = getattr(error, "status", None)
     what = f"{type(error).__name__}{'' if status is None else f', status {status}'}"
     after = f" after {at:,} bytes" if at else ""
-    return TraceError(f"cannot read {text}{after}: the connection failed ({what})", _AGAIN)
+    return TraceError(f"cannot {doing} {text}{after}: the connection failed ({what})", _AGAIN)

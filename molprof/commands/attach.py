@@ -6,16 +6,30 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from molprof.commands.attach_windows import Windows, sample_server, windows_options
 from molprof.commands.command import Command
-from molprof.commands.options import Result, make_folder, note, number_option, path_option, result_options, with_options
+from molprof.commands.options import (
+    Result,
+    make_folder,
+    note,
+    number_option,
+    path_option,
+    refuse,
+    result_options,
+    with_options,
+)
 from molprof.commands.run_options import setting_option
 from molprof.common.errors import UsageError
 from molprof.common.settings import CONSTRAINTS, SETTINGS, VLLM, CaptureSettings
+
+if TYPE_CHECKING:
+    from molprof.profiler.attach.server import Server
 
 _SETTINGS = ("prompts", "count", "schema", "regex", "choices", "grammar_file", "check", "max_new_tokens", "repeats")
 _HELP = {
@@ -61,10 +75,18 @@ def _option(name: str) -> Callable[..., Any]:
 @number_option("--skip-steps", "skipped", help="Steps of the pass before the first recorded one; vLLM.  [default: 0]")
 @path_option("--trace-dir", "source", text="Folder into which the server writes its traces.", metavar="DIR")
 @path_option("--traces", "folder", text="Folder for a trace of each run; requires --trace-dir.", metavar="DIR")
+@windows_options
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="Another machine that may be asked. Repeatable.")
 @result_options()
 def command(
-    url: str, steps: int, skipped: int | None, source: Path | None, folder: Path | None, result: Result, **options: Any
+    url: str,
+    steps: int,
+    skipped: int | None,
+    source: Path | None,
+    folder: Path | None,
+    windows: Windows,
+    result: Result,
+    **options: Any,
 ) -> None:
     """Time a running vLLM or SGLang server with and without a constraint, then let it record some steps.
 
@@ -73,11 +95,21 @@ def command(
     With --traces the server records steps of one more pass of each: the first, or those after --skip-steps. Its
     profiler is off afterwards, also where this command is interrupted.
 
+    With --every it sends nothing: it records --steps of what the server does, now and then, adds each to the history
+    in --to, and deletes the trace unless --traces keeps it.
+
     \b
     Examples:
       molprof attach http://127.0.0.1:8000 --prompts ask.txt --schema person.json --max-new-tokens 200 \\
         --trace-dir /tmp/vllm-traces --traces runs
+      molprof attach http://127.0.0.1:8000 --every 10m --steps 20 --for 24h --trace-dir /tmp/vllm-traces --to history
     """
+    if windows.every is not None:
+        given = {name: options[name] for name in ("requests_file", "prompts", "concurrency", "rate")}
+        refuse("--every", "it sends no requests", **given)
+        connect = partial(_server, url, options)
+        sample_server(windows, steps, source, folder, connect)
+        return
     if (source is None) != (folder is None):
         raise UsageError("--trace-dir and --traces belong together", hint="give both, or none")
     names = ("hosts", "concurrency", "rate", "requests_file", "against", "body", "served_model", "api_key")
@@ -110,6 +142,12 @@ def command(
         raise found.problem
     if len(found.traces) > 1:
         note(f"next: molprof compare {' '.join(map(str, found.traces))}")
+
+
+def _server(url: str, options: dict[str, Any]) -> Server:
+    from molprof.profiler.attach.server import Server
+
+    return Server(url, options["hosts"], options["served_model"], _key(options["api_key"]))
 
 
 def _settings(options: dict[str, Any], file: Path | None, against: Path | None) -> CaptureSettings:

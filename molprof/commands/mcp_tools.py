@@ -86,6 +86,7 @@ def _cut(value: Any) -> Any:
 
 def _report(trace: str, select: str, limit: int) -> dict[str, Any]:
     from molprof.analysis.documents.headline import overview_lines, report_verdict
+    from molprof.analysis.documents.questions import not_answered
 
     report = _load(trace)
     figures = [figure for figure in _selected(FIGURES, select) if figure.value(report) is not None or select]
@@ -97,6 +98,7 @@ def _report(trace: str, select: str, limit: int) -> dict[str, Any]:
         "broken_checks": [check.text for check in report.checks if not check.holds],
     }
     limited(data, "figures", [_figure(figure, report) for figure in figures], limit)
+    data["not_answered"] = not_answered(report)
     data["memory_operations"] = [
         {"name": name, **to_builtins(item)} for name, item in report.counts.memory_operations.items()
     ]

@@ -56,6 +56,7 @@ class TracePath(NamedPath):
 
 
 TRACE = TracePath(path_type=Path, readable=False)
+FOLDER = TracePath(path_type=Path, readable=False, file_okay=False)
 PLOT_FORMATS = plots.FORMATS
 
 
@@ -273,10 +274,12 @@ def _either(endings: Sequence[str]) -> str:
 
 
 def make_folder(folder: Path, option: str = "-o") -> None:
-    """Make the folder of an output, and those above it. Raises UsageError where that fails.
+    """Make the folder of an output, and those above it; a bucket has none. Raises UsageError where that fails.
 
     Those that it made are removed when the command ends, also by an interrupt, where nothing is in them.
     """
+    if is_remote(folder):
+        return
     made = [path for path in (folder, *folder.parents) if not path.exists()]
 
     def remove() -> None:

@@ -12,12 +12,12 @@ from molprof.analysis.reader import Reading
 from molprof.commands.command import Command
 from molprof.commands.inputs import expanded, refuse_bad
 from molprof.commands.options import (
+    FOLDER,
     TRACE,
     Result,
     make_folder,
     note,
     number_option,
-    path_option,
     reading_options,
     result_options,
     sweeps_expanded,
@@ -31,12 +31,10 @@ from molprof.common.values import counted
 
 @click.command("rows", cls=Command)
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
-@path_option(
-    "--parts",
-    metavar="DIR",
-    file_okay=False,
-    text="Keep the row of each trace in DIR, and read only traces without one.",
-)
+@click.option(
+    "--parts", type=FOLDER, metavar="DIR",
+    help="Keep the row of each trace in DIR, which may be s3:// or gs://, and read only traces without one.",
+)  # fmt: skip
 @click.option("--on", metavar="dask://HOST:PORT", help="Let the workers of a Dask scheduler read the traces.")
 @number_option("--read-limit", "read_limit_s", default=3600, help="With --on: stop reading a trace after N seconds.")
 @reading_options

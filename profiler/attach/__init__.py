@@ -33,7 +33,7 @@ PLAIN, CONSTRAINED = "plain", "constrained"
 _TRACE_S, _POLL_S = 300, 0.2
 # A trial's trace is there when the profiler has stopped; folders of another machine are seen late.
 _TRIAL_S, _REMOTE_S, _SAY_S = 5, 60, 10
-_NO_PROFILER = """start vLLM with --profiler-config '{"profiler": "torch", "torch_profiler_dir": "DIR"}'"""
+NO_PROFILER = """start vLLM with --profiler-config '{"profiler": "torch", "torch_profiler_dir": "DIR"}'"""
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def attach(
             for name in names:
                 told(f"{name}: recorded pass")
                 written = _recorded(client, server, recording, name == CONSTRAINED, told)
-                found.traces.append(_written(_largest(written), outputs[name], runs[name]))
+                found.traces.append(_written(largest(written), outputs[name], runs[name]))
                 if len(written) > 1:
                     text = f"the server wrote {len(written)} traces into {recording.source}; the largest was taken"
                     found.notes.append(f"{name}: {text}")
@@ -239,29 +239,29 @@ def _check_recording(server: Server, recording: Recording, told: Callable[[str],
     if server.kind not in (VLLM, SGLANG):
         raise UsageError(f"{server.url} is neither vLLM nor SGLang: it cannot record", "leave out --traces")
     if not server.has("/start_profile"):
-        raise RunError(f"{server.url} has no profiler", hint=_NO_PROFILER)
+        raise RunError(f"{server.url} has no profiler", hint=NO_PROFILER)
     if server.kind == SGLANG:  # whose profiler may have ended when it is stopped: not tried
         if recording.skipped:
             raise UsageError("SGLang records from the first step", hint="leave out --skip-steps")
         return
     told("trying the server's profiler")
-    before = _traces(recording.source)
+    before = traces_in(recording.source)
     with interrupts_held():
-        _start(server, {"max_iterations": 1})
-        _stop(server, told)
-    _await(before, recording.source, _TRIAL_S if server.is_local else _REMOTE_S)
+        start_profiler(server, {"max_iterations": 1})
+        stop_profiler(server, told)
+    when_whole(before, recording.source, _TRIAL_S if server.is_local else _REMOTE_S)
 
 
-def _start(server: Server, begin: dict[str, Any]) -> None:
+def start_profiler(server: Server, begin: dict[str, Any]) -> None:
     try:
         server.ask("POST", "/start_profile", begin)
     except RefusedError as problem:  # it may run for somebody else
         busy = f"it may record already: wait, or stop it by curl -X POST {server.url}/stop_profile"
-        hint = _NO_PROFILER if problem.status == HTTPStatus.NOT_FOUND else busy
+        hint = NO_PROFILER if problem.status == HTTPStatus.NOT_FOUND else busy
         raise RunError(f"the server does not record: {problem}", hint=hint) from problem
 
 
-def _stop(server: Server, told: Callable[[str], None]) -> None:
+def stop_profiler(server: Server, told: Callable[[str], None]) -> None:
     """Stops the profiler, which answers when the trace is written. Raises RunError."""
     problems: list[RunError] = []
 
@@ -285,7 +285,7 @@ def _recorded(
     client: _Client, server: Server, recording: Recording, constrained: bool, told: Callable[[str], None]
 ) -> list[Path]:
     """The traces that the server wrote of a pass."""
-    before = _traces(recording.source)
+    before = traces_in(recording.source)
     begin: dict[str, Any] = {"max_iterations": recording.steps}
     if recording.skipped:
         begin["delay_iterations"] = recording.skipped
@@ -293,32 +293,32 @@ def _recorded(
         begin = {"num_steps": recording.steps, "output_dir": str(recording.source), "with_stack": True}
     # Held until the profiler is off, so that no interrupt can leave it on.
     with interrupts_held() as noted:
-        _start(server, begin)
+        start_profiler(server, begin)
         try:
             client.run(constrained, lambda: noted)
         finally:
             if noted:
                 told("interrupted: waiting until the server has stopped its profiler")
-            _stop(server, told)
-    return _await(before, recording.source, _TRACE_S)
+            stop_profiler(server, told)
+    return when_whole(before, recording.source, _TRACE_S)
 
 
-def _await(before: dict[Path, int], folder: Path, limit_s: float) -> list[Path]:
+def when_whole(before: dict[Path, int], folder: Path, limit_s: float) -> list[Path]:
     """The traces that are new in a folder, as soon as they do not grow. Raises RunError where none comes."""
     ends = time.monotonic() + limit_s
     while time.monotonic() < ends:
-        found = {path: size for path, size in _traces(folder).items() if before.get(path) != size}
+        found = {path: size for path, size in traces_in(folder).items() if before.get(path) != size}
         time.sleep(_POLL_S)
-        if found and found == {path: size for path, size in _traces(folder).items() if path in found}:
+        if found and found == {path: size for path, size in traces_in(folder).items() if path in found}:
             return list(found)
     raise RunError(f"the server wrote no trace into {folder}", hint="is it the server's torch_profiler_dir?")
 
 
-def _largest(paths: Iterable[Path]) -> Path:
+def largest(paths: Iterable[Path]) -> Path:
     return max(paths, key=lambda path: path.stat().st_size)
 
 
-def _traces(folder: Path) -> dict[Path, int]:
+def traces_in(folder: Path) -> dict[Path, int]:
     """Sizes of traces by path, without those of vLLM's frontend, which runs no model."""
     paths = [path for pattern in ("*.json", "*.json.gz") for path in folder.rglob(pattern)]
     return {path: path.stat().st_size for path in paths if "async_llm" not in path.name}

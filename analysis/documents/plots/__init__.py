@@ -114,6 +114,7 @@ _KINDS = {
         "Batch sizes, drawn",
         "Predicted, with its interval; both axes are logarithmic. Dashed: with the launches in graphs.",
     ),
+    "history": Kind("history", "", ""),  # of a `History` and a figure
     "ranks": Kind("timeline", "Timeline", "What each rank did when, on one clock", across=True),  # of a `Job`
 }
 

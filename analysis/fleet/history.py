@@ -1,0 +1,78 @@
+"""The results of a history as files, one for each, in a folder or a bucket: whole or not there, none twice."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from molprof.analysis.fleet.row import Row
+from molprof.analysis.history import KIND, SCHEMA, Entry
+from molprof.analysis.reader.remote import content, is_remote, listed, remote_text, write_content
+from molprof.common.errors import TraceError, UsageError
+from molprof.common.process import output_of
+
+ENDING = ".history.json"
+_NAME_LETTERS = 60
+_GIT_S = 10
+
+
+def entry_of(row: Row, digest: str | None, name: str | None, time: str, commit: str | None) -> Entry:
+    """The result of a row. Raises TraceError where its trace could not be read."""
+    if row.problem is not None or digest is None:
+        raise TraceError(row.problem or f"{row.file} cannot be read")
+    about = {field: getattr(row, field) for field in Entry.__struct_fields__ if field in Row.__struct_fields__}
+    about |= {"kind": KIND, "schema": SCHEMA, "name": name or row.label or row.file, "digest": digest}
+    return Entry(**about, time=time, commit=commit)
+
+
+def entry_path(folder: Path, entry: Entry) -> Path:
+    """Where a result is: a name has one of the same content."""
+    words = re.sub(r"[^\w.+-]+", "-", entry.name)[:_NAME_LETTERS]
+    both = hashlib.blake2b(f"{entry.digest} {entry.name}".encode(errors="surrogateescape"), digest_size=16)
+    return folder / f"{words}-{both.hexdigest()}{ENDING}"
+
+
+def add(folder: Path, entry: Entry) -> bool:
+    """Write a result, and return whether it was not there yet; one that is there stays as it is."""
+    place = entry_path(folder, entry)
+    with suppress(OSError, UsageError):  # it is not there
+        content(place)
+        return False
+    write_content(place, msgspec.json.encode(entry))
+    return True
+
+
+def entries(folder: Path) -> Iterator[Entry]:
+    """The results in a folder. Raises TraceError, UsageError."""
+    files, where = _files(folder), remote_text(folder)
+    if not files:
+        raise UsageError(f"{where} holds no results", hint=f"molprof history add TRACE --to {where}")
+    for path in files:
+        try:
+            entry = msgspec.json.decode(content(path), type=Entry)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise TraceError(
+                f"{remote_text(path)} is no whole result of a history: {error}", hint="delete it"
+            ) from error
+        if (entry.kind, entry.schema) != (KIND, SCHEMA):
+            raise TraceError(f"{remote_text(path)} is a result of schema {entry.schema}; this molprof reads {SCHEMA}")
+        yield entry
+
+
+def _files(folder: Path) -> list[Path]:
+    return listed(folder, (ENDING,)) if is_remote(folder) else sorted(folder.glob(f"*{ENDING}"))
+
+
+def commit_here() -> str | None:
+    """The commit of the folder that the command runs in, with -dirty where files differ from it; None without one."""
+    try:
+        found = output_of(["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"], _GIT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None

@@ -1,0 +1,244 @@
+"""The history of results: figures over time, and where they changed, as Apache Otava finds it.
+
+Otava is a program of its own, in an environment of its own: it and molprof need different versions of numpy.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+import math
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from molprof.analysis.compare.thresholds import Judgement, Threshold, breaks
+from molprof.analysis.figures.catalog import FIGURES, METRICS
+from molprof.analysis.figures.figure import Figure
+from molprof.common.errors import EngineError, UsageError
+from molprof.common.process import output_of
+from molprof.common.values import Unit, Value, by_unit, per
+
+KIND, SCHEMA = "molprof history", 1
+OTAVA_VARIABLE = "MOLPROF_OTAVA"
+_FIGURES = tuple(figure for figure in METRICS.values() if figure.role == "measure")
+_SETTINGS = tuple(figure for figure in FIGURES if figure.role != "measure")
+_LIMIT_S = 600
+_COMMIT_LETTERS = 12
+# Otava prints means with six digits after the point: small values are multiplied so that so many are significant.
+_DIGITS = 7
+# It would take the variable for the name of a branch.
+_NOT_FOR_OTAVA = ("BRANCH", "OTAVA_CONFIG")
+_TEST, _FILE, _COLUMN, _TIME = "figure{}", "{}.csv", "value", "time"
+# Index, means before and after, p-value.
+_Point = tuple[int, float, float, float]
+
+
+class Entry(Struct, frozen=True):
+    """One result of a history."""
+
+    kind: str
+    schema: int
+    name: str  # results of one name are one history
+    time: str  # ISO, UTC; the order of results
+    commit: str | None
+    environment: dict[str, str]
+    file: str
+    digest: str
+    version: str  # of molprof
+    figures: dict[str, Value] = {}
+    groups: dict[str, str] = {}  # the certificate's verdict on each group of figures
+    finding: str | None = None  # id of the first
+    finding_title: str | None = None
+
+    def value(self, figure: Figure) -> float | None:
+        """A figure as a finite number; None where it is not recorded, or the certificate says that it is not known."""
+        value = self.figures.get(figure.id)
+        doubted = any(self.groups.get(group) == "not_to_be_had" for group in figure.rests_on)
+        known = isinstance(value, (int, float)) and math.isfinite(value) and not doubted
+        return float(value) if known else None  # type: ignore[arg-type]
+
+
+class Change(Struct, frozen=True):
+    """A figure that changed between two results, which both have it."""
+
+    figure: str  # its id
+    last: int  # number of the last result before, and of the first after the change
+    first: int
+    before: float  # means of the results between this change and its neighbours
+    after: float
+    p_value: float
+
+    @property
+    def ratio(self) -> float | None:
+        """By how much of its value before; None where that was 0."""
+        return per(self.after - self.before, abs(self.before))
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of a mean."""
+        unit = METRICS[self.figure].unit
+        return "number" if unit == "count" else unit
+
+
+class History(Struct, frozen=True):
+    """The results of one name in the order of their times, and the changes in that order."""
+
+    name: str
+    entries: tuple[Entry, ...]
+    changes: tuple[Change, ...]
+
+    def values(self, figure: Figure) -> list[tuple[int, float]]:
+        """The figure by number of result, where it is known."""
+        found = ((number, entry.value(figure)) for number, entry in enumerate(self.entries))
+        return [(number, value) for number, value in found if value is not None]
+
+    @property
+    def figures(self) -> list[Figure]:
+        """Figures that any result has."""
+        return [figure for figure in _FIGURES if self.values(figure)]
+
+
+def histories(entries: Iterable[Entry]) -> list[History]:
+    """The entries by name, with the changes of each figure. Raises UsageError, EngineError."""
+    by_name: dict[str, list[Entry]] = {}
+    for entry in sorted(entries, key=lambda entry: (entry.time, entry.digest)):
+        by_name.setdefault(entry.name, []).append(entry)
+    found = [History(name, tuple(items), ()) for name, items in sorted(by_name.items())]
+    asked = [(history, figure, history.values(figure)) for history in found for figure in history.figures]
+    points = _change_points([[value for _, value in values] for _, _, values in asked])
+    changes: dict[str, list[Change]] = {history.name: [] for history in found}
+    for (history, figure, values), items in zip(asked, points, strict=True):
+        for index, *rest in items:
+            changes[history.name].append(Change(figure.id, values[index - 1][0], values[index][0], *rest))
+    return [
+        msgspec.structs.replace(history, changes=tuple(sorted(changes[history.name], key=lambda item: item.first)))
+        for history in found
+    ]
+
+
+def differing(before: Entry, after: Entry) -> dict[str, tuple[str, str]]:
+    """What differs in commit, environment and settings, by name."""
+    names = dict.fromkeys((*before.environment, *after.environment))
+    pairs = {
+        "commit": (before.commit, after.commit),
+        "molprof that read it": (before.version, after.version),
+        **{name: (before.environment.get(name), after.environment.get(name)) for name in names},
+        **{
+            figure.label: tuple(by_unit(figure.unit, entry.figures.get(figure.id)) for entry in (before, after))
+            for figure in _SETTINGS
+        },
+    }
+    return {name: tuple(map(_text, pair)) for name, pair in pairs.items() if pair[0] != pair[1]}  # type: ignore[misc]
+
+
+def when_text(entry: Entry) -> str:
+    """The time and the commit of a result."""
+    commit = "" if entry.commit is None else f", {entry.commit[:_COMMIT_LETTERS]}"
+    return f"{entry.time[:19]}{commit}"
+
+
+def judge_changes(found: Sequence[History], thresholds: Sequence[Threshold], recent: int | None) -> Judgement:
+    """Changes against thresholds, with `recent` those from one of the last results of a name alone."""
+    failed, undecided = [], []
+    for threshold in thresholds:
+        figure = threshold.figure
+        if figure is None or not any(figure in history.figures for history in found):
+            undecided.append(f"{threshold.text}: not recorded")
+        for history in found:
+            since = 0 if recent is None else len(history.entries) - recent
+            for change in history.changes:
+                is_judged = figure is not None and change.figure == figure.id and change.first >= since
+                if is_judged and breaks(threshold, change.before, change.after):
+                    before, after = (by_unit(change.unit, value) for value in (change.before, change.after))
+                    where = when_text(history.entries[change.first])
+                    failed.append(f"{threshold.text}: {history.name}: from {before} to {after} at {where}")
+    return Judgement(tuple(failed), tuple(undecided), ())
+
+
+def _text(value: str | None) -> str:
+    return "not recorded" if value is None else value
+
+
+def _change_points(series: Sequence[Sequence[float]]) -> list[list[_Point]]:
+    """The change points of each series."""
+    found: list[list[_Point]] = [[] for _ in series]
+    # What is always equal does not change.
+    asked = {_TEST.format(number): number for number, values in enumerate(series) if len(set(values)) > 1}
+    if not asked:
+        return found
+    factors = {number: _factor(max(map(abs, series[number]))) for number in asked.values()}
+    with TemporaryDirectory(prefix="molprof-history-") as name:
+        folder, tests = Path(name), {}
+        for test, number in asked.items():
+            file = folder / _FILE.format(test)
+            _write_csv(file, [value * factors[number] for value in series[number]])
+            tests[test] = {
+                "type": "csv", "file": str(file), "time_column": _TIME, "metrics": {_COLUMN: {"column": _COLUMN}},
+            }  # fmt: skip
+        config = folder / "otava.yaml"
+        config.write_text(json.dumps({"tests": tests}), encoding="utf-8")  # JSON is YAML
+        answers = _otava("analyze", "--config-file", str(config), "--output", "json", *asked)
+    for test, points in answers.items():
+        number = asked[test]
+        for change in (change for point in points for change in point["changes"]):
+            before, after = (float(change[name]) / factors[number] for name in ("mean_before", "mean_after"))
+            found[number].append((int(change["index"]), before, after, float(change["pvalue"])))
+    return found
+
+
+def _factor(largest: float) -> float:
+    """A power of ten, so that whole numbers stay whole."""
+    return 10.0 ** max(0, _DIGITS - 1 - math.floor(math.log10(largest)))
+
+
+def _write_csv(file: Path, values: Sequence[float]) -> None:
+    """Values a second apart until now: Otava leaves out what is of another year, or of the future."""
+    ends = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out)
+        writer.writerow((_TIME, _COLUMN))
+        for number, value in enumerate(values):
+            writer.writerow(((ends - datetime.timedelta(seconds=len(values) - number)).isoformat(), repr(value)))
+
+
+def _otava(*arguments: str) -> dict[str, Any]:
+    """What Otava answers, by test."""
+    given = os.environ.get(OTAVA_VARIABLE)
+    line = shlex.split(given) if given else [shutil.which("otava") or ""]
+    hint = f"pipx install apache-otava; or export {OTAVA_VARIABLE}='uvx --from apache-otava otava'"
+    if not line[0]:
+        raise UsageError("Apache Otava finds change points, and there is no program otava on the PATH", hint)
+    environment = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_OTAVA}
+    try:
+        ended = output_of([*line, *arguments], _LIMIT_S, env=environment)
+    except OSError as error:
+        raise UsageError(f"cannot start Apache Otava ({shlex.join(line)}): {error.strerror}", hint) from error
+    except subprocess.TimeoutExpired as error:
+        raise EngineError(f"Apache Otava ({shlex.join(line)}) did not end in {_LIMIT_S} s") from error
+    said = (ended.stderr.strip() or ended.stdout.strip()).splitlines()
+    if ended.returncode:
+        text = said[-1] if said else f"exit code {ended.returncode}"
+        raise EngineError(
+            f"Apache Otava ({shlex.join(line)}) failed: {text}", "molprof reads what apache-otava 0.8 says"
+        )
+    try:
+        found: dict[str, Any] = {}
+        for text in ended.stdout.splitlines():
+            found |= msgspec.json.decode(text) if text.startswith("{") else {}
+        missing = set(arguments[5:]) - found.keys()
+        if missing:
+            raise ValueError(f"no answer about {len(missing)} series")
+        return found
+    except (ValueError, TypeError) as error:
+        text = f"what Apache Otava ({shlex.join(line)}) answered cannot be read: {error}"
+        raise EngineError(text, "molprof reads what apache-otava 0.8 says") from error

@@ -1,0 +1,162 @@
+"""A server in production, sampled: now and then a few steps of whatever it does are recorded, within bounds.
+
+No requests are sent. The profiler is on during a window alone, and is stopped however that ends.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from molprof.common.errors import RunError, TraceError, UsageError
+from molprof.common.process import interrupts_held
+from molprof.common.settings import VLLM
+from molprof.common.values import bytes_text, counted
+from molprof.profiler.attach import NO_PROFILER, largest, start_profiler, stop_profiler, traces_in, when_whole
+from molprof.profiler.attach.server import SGLANG, RefusedError, Server
+
+_POLL_S, _WRITE_S = 0.2, 300
+# Windows in a row without a trace, after which a server is left alone.
+MOST_FAILURES = 6
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """When windows are recorded, and their bounds."""
+
+    every_s: float  # from the start of one to the start of the next
+    for_s: float  # no window begins later
+    steps: int
+    most_s: float  # the profiler is on for so long at most in a window
+    most_bytes: int  # of traces of a window; of all that are kept, where they are
+    source: Path  # the folder into which the server writes
+    kept: Path | None = None  # where traces go once they were read; None: they are deleted
+
+    def __post_init__(self) -> None:
+        if self.most_s >= self.every_s:
+            text = f"a window of up to {self.most_s:g} s does not fit into {self.every_s:g} s"
+            raise UsageError(text, hint="a longer --every, or a shorter --most-seconds")
+
+
+@dataclass
+class Sampled:
+    """What came of the windows."""
+
+    windows: int = 0
+    failed: int = 0
+    profiled_s: float = 0.0
+    bytes: int = 0
+    ended: str = ""  # why there are no more
+
+    def text(self) -> str:
+        return (
+            f"{counted(self.windows, 'window')}, {self.failed:,} without a trace; the profiler was on for"
+            f" {self.profiled_s:.1f} s, and wrote {bytes_text(self.bytes)}; {self.ended}"
+        )
+
+
+def sample(
+    connect: Callable[[], Server],
+    sampling: Sampling,
+    take: Callable[[Path, Server], None],
+    told: Callable[[str], None] = lambda line: None,
+) -> Sampled:
+    """Record windows until the time is over, a bound is reached, or the server fails too often.
+
+    connect: the server as it is now; it may have been restarted. take: reads a trace. Raises UsageError, and an
+    interrupt when the profiler is off.
+    """
+    found, began, failures = Sampled(), time.monotonic(), 0
+    number = 0
+    while (due := number * sampling.every_s) <= sampling.for_s:
+        time.sleep(max(0.0, began + due - time.monotonic()))
+        found.windows += 1
+        kept = 0
+        try:
+            server = connect()
+            path, size = _window(server, sampling, found, told)
+            found.bytes += size
+            try:
+                take(path, server)
+            finally:
+                kept = max(size, _put_away(path, sampling))
+        except (RunError, TraceError) as problem:
+            found.failed += 1
+            failures += 1
+            told(f"window {found.windows}: {problem}")
+            if failures == MOST_FAILURES:
+                found.ended = f"given up after {counted(failures, 'window')} in a row without a trace"
+                return found
+        else:
+            failures = 0
+            told(f"window {found.windows}: {bytes_text(size)}")
+        if kept > sampling.most_bytes:
+            found.ended = f"ended at the bound on disk space, {bytes_text(sampling.most_bytes)}"
+            return found
+        # A window that took long leaves out those that it ran into.
+        number = max(number + 1, -int((began - time.monotonic()) // sampling.every_s))
+    found.ended = f"ended after {sampling.for_s:g} s"
+    return found
+
+
+def _window(server: Server, sampling: Sampling, found: Sampled, told: Callable[[str], None]) -> tuple[Path, int]:
+    """The largest trace of one window, the others being deleted, and the bytes of all of them."""
+    if server.kind not in (VLLM, SGLANG):
+        raise UsageError(f"{server.url} is neither vLLM nor SGLang: it cannot record")
+    if not server.has("/start_profile"):
+        raise RunError(f"{server.url} has no profiler", hint=NO_PROFILER)
+    before, known = traces_in(sampling.source), _files(sampling.source)
+    begin: dict[str, Any] = {"max_iterations": sampling.steps}
+    if server.kind == SGLANG:
+        begin = {"num_steps": sampling.steps, "output_dir": str(sampling.source), "with_stack": True}
+    with interrupts_held() as noted:  # so that none can leave the profiler on
+        start_profiler(server, begin)
+        began = time.monotonic()
+        try:
+            while time.monotonic() - began < sampling.most_s and not noted:
+                time.sleep(_POLL_S)
+                if traces_in(sampling.source) != before:  # it has stopped by itself after its steps
+                    break
+        finally:
+            _off(server, told)
+            found.profiled_s += time.monotonic() - began
+    written = when_whole(before, sampling.source, _WRITE_S)
+    path, size = largest(written), sum(item.stat().st_size for item in written)
+    # The server's frontend writes one too.
+    for other in _files(sampling.source) - known - {path}:
+        other.unlink(missing_ok=True)
+    return path, size
+
+
+def _files(folder: Path) -> set[Path]:
+    return {*folder.rglob("*.json"), *folder.rglob("*.json.gz")}
+
+
+def _off(server: Server, told: Callable[[str], None]) -> None:
+    """Stops the profiler. One of a server that is gone is off; one that had stopped by itself refuses."""
+    try:
+        stop_profiler(server, told)
+    except RefusedError as problem:
+        if server.kind != SGLANG:
+            raise
+        told(f"the server's profiler had stopped: {problem}")
+    except RunError:
+        if server.is_there():
+            stop_profiler(server, told)
+        else:
+            raise RunError(
+                f"the server at {server.url} ended while it was recorded, and its profiler with it"
+            ) from None
+
+
+def _put_away(path: Path, sampling: Sampling) -> int:
+    """Keeps or deletes the trace; the bytes of those that are kept."""
+    if sampling.kept is None:
+        path.unlink(missing_ok=True)
+        return 0
+    shutil.move(path, sampling.kept / path.name)
+    return sum(traces_in(sampling.kept).values())
