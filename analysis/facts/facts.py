@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from molprof.analysis.facts import gaps, syncs
 from molprof.analysis.facts.compiled import CompiledCode, compiled_code
@@ -22,6 +23,13 @@ from molprof.analysis.facts.steps import Marks, Steps, busy_marks, lanes_of, ste
 _PHASES = """
 SELECT id, ts, ts + dur AS ts_end, upid, tid, phase
 FROM _molprof_marked_phase
+ORDER BY id
+"""
+# Of an engine in a captured run, inside phases of the run.
+_INNER_PHASES = """
+SELECT id
+FROM _molprof_constraint_phase
+WHERE id NOT IN (SELECT id FROM _molprof_marked_phase)
 ORDER BY id
 """
 # Names of the phases in which masks of constrained decoding are made.
@@ -67,9 +75,16 @@ class Facts(MemoryFacts):
     @cached_property
     def phase_bound(self) -> tuple[Array, Array, Array]:
         """Of each phase: its slice, its own time with no device at work, and the part of that in host syncs."""
-        rows = self.phase_lanes
-        phase, ts, ts_end = (np.array([row[place] for row in rows], dtype=np.int64) for place in range(3))
-        track = np.array([self._threads.get(row[3:], NONE) for row in rows], dtype=np.int64)
+        lanes = self.innermost_phases
+        tracks = np.array([self._threads.get(place, NONE) for place in self.phase_places], dtype=np.int64)
+        lanes = replace(lanes, thread=tracks[lanes.thread])
+        found = map(self._bound, (lanes, innermost(self.inner_phases)))
+        phase, idle, waited = map(np.concatenate, zip(*found, strict=True))
+        return phase, idle, waited
+
+    def _bound(self, lanes: Phases) -> tuple[Array, Array, Array]:
+        """The same for phases that do not overlap, with threads as tracks."""
+        phase, track, ts, ts_end = (getattr(lanes, name) for name in lanes.__struct_fields__)
         calls = self.calls
         sync = self.syncs
         # Syncs that began in a phase.
@@ -137,6 +152,12 @@ class Facts(MemoryFacts):
         numbers = {place: number for number, place in enumerate(self.phase_places)}
         places = zip(columns["upid"].tolist(), columns["tid"].tolist(), strict=True)
         return Phases(ids, np.array([numbers[place] for place in places], dtype=np.int64), ts, ts_end)
+
+    @cached_property
+    def inner_phases(self) -> Phases:
+        """Phases of masks and grammars of an engine in a captured run, inside its own phases; threads are tracks."""
+        found = self.on_threads(self.numbers(_INNER_PHASES, "marked_phases")[0])
+        return Phases(found.id, found.thread, found.ts, found.ts_end)
 
     @cached_property
     def phase_names(self) -> dict[int, str]:

@@ -11,6 +11,7 @@ from molprof.analysis.facts import clocks, gaps, graph_parts, missing, step_time
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import key_sums
+from molprof.analysis.facts.phases import innermost
 from molprof.analysis.facts.places import Place, Places
 from molprof.analysis.facts.slices import DRIVER, INSTANT, OPERATOR, RUNTIME
 from molprof.analysis.facts.source import Lanes
@@ -178,10 +179,15 @@ def _call_sums(facts: Facts, group_of: Array, lanes: Lanes, is_counted: bool, gr
 
 
 def _phase_own(facts: Facts) -> Sequence[Column]:
-    phases, lanes = facts.phases, facts.innermost_phases
-    own_ns = key_sums(np.searchsorted(phases.id, lanes.id), lanes.ts_end - lanes.ts, len(phases.id))
-    differ = own_ns != phases.ts_end - phases.ts
-    return phases.id[differ], own_ns[differ]
+    found = []
+    for phases, lanes in (
+        (facts.phases, facts.innermost_phases),
+        (facts.inner_phases, innermost(facts.inner_phases)),
+    ):
+        own_ns = key_sums(np.searchsorted(phases.id, lanes.id), lanes.ts_end - lanes.ts, len(phases.id))
+        differ = own_ns != phases.ts_end - phases.ts
+        found.append((phases.id[differ], own_ns[differ]))
+    return [np.concatenate(columns) for columns in zip(*found, strict=True)]
 
 
 def _host_tracks(facts: Facts) -> Sequence[Column]:
