@@ -136,6 +136,8 @@ class CaptureSettings:
     prompts: str | None = setting(
         None, decides="input", kind="file", metavar="FILE", bench=True,
         help="Prompts of plain text, one per line; or JSON lines with prompt or messages (FILE.jsonl).")
+    requests: str | None = setting(None, decides="input", kind="file", metavar="FILE", help="In place of --prompts, with"
+        " --engine vllm: bodies of the OpenAI API, one a line, or lines of its batches.")
     # CONSTRAINTS: what they constrain to is a parameter of the processor, which decides tokens
     schema: str | None = setting(
         None, decides="nothing", label="schema", role="setting", quiet=True, kind="file", metavar="FILE",
@@ -261,8 +263,7 @@ class CaptureSettings:
         False, decides="nothing",
         help="Record shapes and types of operators' arguments too, for molprof report by shape, replay and predict.")
     memory: bool = setting(
-        False, decides="nothing",
-        help="Record allocations and frees of memory too, for molprof report by memory.")
+        False, decides="nothing", help="Record allocations and frees of memory too, for molprof report by memory.")
     disagreement: bool = setting(
         False, decides="nothing",
         help="Record what the model would have chosen, token by token, in an untimed pass.")

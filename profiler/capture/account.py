@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from molprof.common.manifest import KIND_LETTERS, Disagreement, MaskedLogits, Resolved, SequenceRun, TemplateCounts
 from molprof.common.settings import STATIC_CACHES, VLLM
 from molprof.common.values import bytes_text
-from molprof.profiler.capture.answers import checks_of, cut_otherwise, led_nowhere, problem_of
+from molprof.profiler.capture.answers import checks_of_prompt, cut_otherwise, led_nowhere, problem_of
 from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.forced import cannot_drop
 from molprof.profiler.engines.generation import otherwise
@@ -36,8 +36,12 @@ def sequence_runs(
     and found; a row that it wrote otherwise has no disagreement.
     """
     loaded, runs = runner.loaded, []
-    asked = {prompt.constraint for plan in plans for prompt in plan.prompts}
-    checks = {constraint: checks_of(runner.settings, constraint) for constraint in asked}
+    asked = {
+        (prompt.constraint, prompt.line * (prompt.body is not None)): prompt
+        for plan in plans
+        for prompt in plan.prompts
+    }
+    checks = {key: checks_of_prompt(prompt, runner.settings) for key, prompt in asked.items()}
     for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
         for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
             place = {"sequence": plan.sequences[row], "batch": number, "row": row}
@@ -57,7 +61,8 @@ def sequence_runs(
                 junk = (KIND_LETTERS["junk"] if one else kind for kind, one in zip(run.kinds, wasted, strict=False))
                 needed = len(loaded.tokenizer(run.text, add_special_tokens=False)["input_ids"])
                 run = replace(run, kinds="".join(junk) + run.kinds[len(wasted) :], needed_tokens=needed)
-            if (judged := checks[prompt.constraint]) and run.valid is not False:
+            key = prompt.constraint, prompt.line * (prompt.body is not None)
+            if (judged := checks[key]) and run.valid is not False:
                 seen = _seen_by_client(runner, run.text, tokens)
                 problem = problem_of(judged, seen, run.prompt, not run.kinds.endswith(KIND_LETTERS["eos"]))
                 if problem is not None and seen != run.text:

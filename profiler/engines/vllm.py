@@ -11,6 +11,7 @@ a `_sample` (V1), and logits processors such as molprof's table; `bookkeeping` w
 from __future__ import annotations
 
 import importlib
+import json
 import multiprocessing
 import os
 import time
@@ -29,11 +30,13 @@ from molprof.common.text import shortened
 from molprof.profiler.constraints import whole_of
 from molprof.profiler.constraints.base import BatchProcessor
 from molprof.profiler.engines import BatchPlan, BatchResult
+from molprof.profiler.engines.vllm_requests import sampling_of
 from molprof.profiler.environment import VLLM_PACKAGES, installed_version
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.models.device import on_gpu, resolve_device
 from molprof.profiler.models.load import LoadedModel, export, load, sizes
 from molprof.profiler.models.widening import Report
+from molprof.profiler.molecules.bodies import constraints_of
 from molprof.profiler.molecules.prompts import Prompt, Whole
 from molprof.profiler.recording.marks import Marks
 from molprof.profiler.recording.replaced import replaced
@@ -174,15 +177,15 @@ class VLLM:
     def _prepared(self, plan: BatchPlan) -> int:
         """How long making the table of each constraint takes, or compiling its grammar, one after the other, ns."""
         engine, began = self._loaded.engine, time.perf_counter_ns()
-        first = {prompt.constraint or self._common: prompt for prompt in reversed(plan.prompts)}
-        for asked, prompt in first.items():
-            if asked is None:
+        first = {_constraint_key(prompt) or self._common: prompt for prompt in reversed(plan.prompts)}
+        for key, prompt in first.items():
+            if key is None:
                 continue
             tokens = self._loaded.tokenizer(prompt.text)["input_ids"]
             request = self._add(prompt, tokens, plan.max_new_tokens, 0)
             try:
                 if self._settings.processor == TABLE:
-                    self._loaded.tables[0].prepare(asked)
+                    self._loaded.tables[0].prepare(prompt.constraint or self._common)
                 elif (
                     structured := self._loaded.core.scheduler.requests[request].structured_output_request
                 ) is not None:
@@ -281,6 +284,8 @@ class VLLM:
 
     def _sampling(self, prompt: Prompt, max_new_tokens: int, row: int) -> Any:
         vllm, settings = importlib.import_module("vllm"), self._settings
+        if prompt.body is not None:
+            return sampling_of(prompt, settings, max_new_tokens, row, self._loaded.eos)
         known: dict[str, Any] = {"temperature": 0.0}
         if settings.samples:
             known = {**settings.sampling_parameters, "seed": settings.seed + row}
@@ -303,6 +308,14 @@ class VLLM:
         kind: Any = importlib.import_module("vllm.sampling_params").StructuredOutputsParams
         text = asked.text.split(",") if asked.kind == "choices" else asked.text
         return {"structured_outputs": kind(**{_PARAMETERS[asked.kind]: text})}
+
+
+def _constraint_key(prompt: Prompt) -> object:
+    """What constrains a prompt in its own way; None: nothing."""
+    if prompt.body is None:
+        return prompt.constraint
+    names = constraints_of(prompt.body)
+    return json.dumps([prompt.body.get(name) for name in (*names, "tools")]) if names else None
 
 
 def check(settings: CaptureSettings) -> None:
