@@ -80,6 +80,15 @@ class WindowFigures(Window, frozen=True):
     syncs: int | None = None
 
 
+class ForcedText(Struct, frozen=True):
+    """Tokens of all answers that were the only ones which their masks left."""
+
+    tokens: int
+    runs: int  # one after the other in an answer
+    longest_run: int
+    least_steps: int  # with as many rows: no answer has fewer than its tokens that were not forced
+
+
 class SequenceFigures(Struct, frozen=True, omit_defaults=True):
     """One molecule or prompt: its tokens by kind (from the trace), its validity (from the manifest)."""
 
@@ -288,6 +297,7 @@ class Run(Struct, frozen=True):
     masked: MaskedLogits | None = (
         None  # summed over molecules; None without a processor, or where not every molecule was counted
     )
+    forced: ForcedText | UnsetType = UNSET  # where the masks of every answer were looked at
     drafts: Drafts | None = None  # summed over prompts; None without an assistant
     session: Session | None = None  # None: the capture had one run
     shapes: BatchShapes | None = None

@@ -246,6 +246,7 @@ class SequenceRun(Struct, frozen=True):
     # tokens that each step of its batch appended, until the row ended; 0 before it joined. None: one in each
     step_tokens: list[int] | None = None
     masked: MaskedLogits | None = None  # `masked_logits` by kind; None without a processor, or if not recorded
+    forced: str | None = None  # of each token 1 where the mask left no other, else 0; None where `masked` is
     drafts: Drafts | None = None  # None without an assistant
     joined: int | None = None  # of a request that joined its batch, the step that computed it first; else None
     arrived: int | None = None  # the step before which it arrived; None or 0: when its batch began

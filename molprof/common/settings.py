@@ -136,7 +136,7 @@ class CaptureSettings:
     prompts: str | None = setting(
         None, decides="input", kind="file", metavar="FILE", bench=True,
         help="Prompts of plain text, one per line; or JSON lines with prompt or messages (FILE.jsonl).")
-    requests: str | None = setting(None, decides="input", kind="file", metavar="FILE", help="In place of --prompts, with"
+    requests: str | None = setting(None, decides="input", kind="file", metavar="FILE", help="In place of --prompts, for"
         " --engine vllm: bodies of the OpenAI API, one a line, or lines of its batches.")
     # CONSTRAINTS: what they constrain to is a parameter of the processor, which decides tokens
     schema: str | None = setting(

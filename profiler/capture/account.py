@@ -7,10 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from molprof.common.manifest import KIND_LETTERS, Disagreement, MaskedLogits, Resolved, SequenceRun, TemplateCounts
+from molprof.common.manifest import KIND_LETTERS, Disagreement, Resolved, SequenceRun, TemplateCounts
 from molprof.common.settings import STATIC_CACHES, VLLM
 from molprof.common.values import bytes_text
 from molprof.profiler.capture.answers import checks_of_prompt, cut_otherwise, led_nowhere, problem_of
+from molprof.profiler.capture.watched import Masked
 from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.forced import cannot_drop
 from molprof.profiler.engines.generation import otherwise
@@ -28,7 +29,7 @@ def sequence_runs(
     plans: list[BatchPlan],
     result: PassResult,
     watched: Sequence[tuple[BatchResult, list[Disagreement]]] | None = None,
-    masked: Sequence[Sequence[MaskedLogits]] | None = None,
+    masked: Sequence[Sequence[Masked]] | None = None,
 ) -> tuple[list[SequenceRun], list[list[str]]]:
     """The account of every molecule of a timed pass in the order of the input, and the text of each of its tokens.
 
@@ -73,7 +74,8 @@ def sequence_runs(
                 run = replace(run, disagreement=replace(watched[number][1][row], unlike=unlike))
             run = replace(run, drafts=batch.drafts)
             if masked is not None:
-                run = replace(run, masked=masked[number][row], masked_logits=masked[number][row].total)
+                counts, forced = masked[number][row]
+                run = replace(run, masked=counts, masked_logits=counts.total, forced=forced)
             runs.append(run)
     runs.sort(key=lambda run: run.sequence)
     return runs, [[loaded.target.table.join([token]) for token in run.token_ids] for run in runs]

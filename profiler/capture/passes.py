@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from molprof.common.manifest import Disagreement, MaskedLogits
+from molprof.common.manifest import Disagreement
 from molprof.common.settings import AUTO
-from molprof.profiler.capture.watched import Counted, Watched, counted
+from molprof.profiler.capture.watched import Counted, Masked, Watched, counted
 from molprof.profiler.constraints.base import BatchProcessor, Followed
 from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.runner import PassResult, Runner, Wrap
@@ -110,7 +110,7 @@ class Passes:
             self.step(number + 1, 0, _tokens([batch for batch, _ in found]))
         return found
 
-    def counted(self, stage: str) -> tuple[PassResult, list[list[MaskedLogits]]]:
+    def counted(self, stage: str) -> tuple[PassResult, list[list[Masked]]]:
         """An untimed pass that counts what the processor masks: for each batch, of each of its prompts.
 
         The time of the pass is without that of counting.

@@ -22,7 +22,6 @@ from molprof.common.manifest import (
     Machine,
     MachineSpan,
     Manifest,
-    MaskedLogits,
     Repeat,
     Session,
     Timings,
@@ -34,6 +33,7 @@ from molprof.common.settings import AUTO, CONTINUOUS, GENERATE, CaptureSettings
 from molprof.common.values import counted, factor_text, now, time_text
 from molprof.profiler.capture.account import resolved, sequence_runs, static_cache_notes
 from molprof.profiler.capture.passes import Passes, Report, Started
+from molprof.profiler.capture.watched import Masked, replayed
 from molprof.profiler.constraints import processor_of
 from molprof.profiler.constraints.own import UserProcessor
 from molprof.profiler.engines.backends import is_compiled
@@ -150,7 +150,7 @@ class CapturedRun:
         if notes := (*static_cache_notes(runner, plans), *filter(None, [note(settings, loaded.generation)])):
             self.passes.tell("warmup", *notes)
         self._looked_at: PassResult | None = None
-        self._masked: list[list[MaskedLogits]] | None = None
+        self._masked: list[list[Masked]] | None = None
         self._warmup: list[PassResult] = []
         self.results: list[PassResult] = []
         self.repeats: list[Repeat] = []
@@ -331,9 +331,9 @@ class CapturedRun:
             failures = self._still_wrong()
             problems += failures
             failures = failures if loaded.on_gpu else problems
-        watched = passes.watched() if settings.disagreement else None
+        seen = passes.watched() if settings.disagreement else None, self._masked or replayed(runner, plans, reference)
         passes.tell("write")
-        molecules, texts = sequence_runs(runner, plans, reference, watched, self._masked)
+        molecules, texts = sequence_runs(runner, plans, reference, *seen)
         same = [sum(repeat.steps_ns[batch][step] for batch, step in steps) for repeat in self.repeats]
         timings = Timings(
             warmup_ns=[result.wall_ns for result in self._warmup],
@@ -376,7 +376,7 @@ class CapturedRun:
         notes = [*loaded.notes, *problems]
         if problems and not failures:
             notes.append("a GPU may add numbers in another order, and near ties between tokens then fall otherwise")
-        if not window.full and settings.window is not None and window.last_step < settings.window[1]:
+        if not window.full and settings.window and window.last_step < settings.window[1]:
             notes.append(f"the recorded steps end at step {window.last_step}, the last one")
         if settings.disagreement and (unlike := sum(run.disagreement is None for run in molecules)):
             text = f"another text for {counted(unlike, 'answer')}, for which none is recorded"

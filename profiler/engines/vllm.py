@@ -22,6 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy
+
 from molprof.common.errors import RunError, UsageError
 from molprof.common.installed import install_command
 from molprof.common.memory import available_bytes
@@ -174,6 +176,49 @@ class VLLM:
             raise RunError(f"vLLM refuses line {prompt.line}: {_reason(problem)}") from problem
         return name
 
+    def masks_of(self, plan: BatchPlan, result: BatchResult) -> Iterator[tuple[int, int, int, int]]:
+        """Yield of each mask, as it is filled again, its row, its position, and the tokens that it forbids and leaves.
+
+        Where vLLM masks nothing all tokens are left.
+        """
+        width = self._loaded.target.logits_width
+        for row, (prompt, tokens) in enumerate(zip(plan.prompts, result.rows, strict=True)):
+            counts = self._table_masks if self._settings.processor == TABLE else self._grammar_masks
+            for position, left in enumerate(counts(prompt, tokens, plan.max_new_tokens)):
+                yield row, position, width - left, left
+
+    def _table_masks(self, prompt: Prompt, tokens: Sequence[int], max_new_tokens: int) -> Iterator[int]:
+        whole, width = prompt.constraint or self._common, self._loaded.target.logits_width
+        if whole is None:
+            yield from [width] * len(tokens)
+            return
+        table = self._loaded.tables[0].table_of(whole)
+        state = table.first
+        for token in tokens:
+            yield width - int(table.hidden[state])
+            state = table.after(state, token)
+
+    def _grammar_masks(self, prompt: Prompt, tokens: Sequence[int], max_new_tokens: int) -> Iterator[int]:
+        engine, core, width = self._loaded.engine, self._loaded.core, self._loaded.target.logits_width
+        self._loaded.use(str(self._settings.processor))
+        inputs = self._loaded.tokenizer(prompt.text)["input_ids"]
+        request = self._add(prompt, inputs, max_new_tokens, 0)
+        try:
+            if (asked := core.scheduler.requests[request].structured_output_request) is None:
+                yield from [width] * len(tokens)
+                return
+            _ready(asked)
+            grammar, mask = asked.grammar, core.structured_output_manager.backend.allocate_token_bitmask(1)
+            for token in tokens:
+                if grammar.is_terminated():
+                    yield width
+                    continue
+                grammar.fill_bitmask(mask, 0)
+                yield int(numpy.unpackbits(mask[0].numpy().view("uint8"), bitorder="little")[:width].sum())
+                grammar.accept_tokens(request, [token])
+        finally:
+            engine.abort_request([request], internal=True)
+
     def _prepared(self, plan: BatchPlan) -> int:
         """How long making the table of each constraint takes, or compiling its grammar, one after the other, ns."""
         engine, began = self._loaded.engine, time.perf_counter_ns()
@@ -185,7 +230,7 @@ class VLLM:
             request = self._add(prompt, tokens, plan.max_new_tokens, 0)
             try:
                 if self._settings.processor == TABLE:
-                    self._loaded.tables[0].prepare(prompt.constraint or self._common)
+                    self._loaded.tables[0].table_of(prompt.constraint or self._common)
                 elif (
                     structured := self._loaded.core.scheduler.requests[request].structured_output_request
                 ) is not None:
