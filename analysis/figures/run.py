@@ -42,7 +42,10 @@ _Counts = TypeVar("_Counts", Drafts, MaskedLogits)
 # Positions of steps are grouped so that there are no more points.
 MAX_POINTS = 240
 # Settings that older traces, or those of programs of one's own, do not have.
-_LATER = ("engine", "arrivals", "assistant", "free_drafts", "forced_runs", "drop_finished", "compile", "seed")
+_LATER = (
+    *("engine", "arrivals", "assistant", "speculative", "free_drafts", "forced_runs", "drop_finished", "compile"),
+    "seed",
+)
 _COLUMNS = ("launches", "graph_launches", "kernels", "gpu_ns", "syncs", "leaf_operators")
 # Columns that mean nothing where the trace holds no GPU work.
 _OF_GPU = ("gpu_ns", "launches", "graph_launches", "kernels", "syncs", "sync_ns")

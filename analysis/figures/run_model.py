@@ -172,6 +172,7 @@ class Setup(Struct, frozen=True):
     vllm: str | None = None  # its version
     arrivals: float | None = None  # requests per step of continuous batching; None: all at the start
     assistant: str | None = None
+    speculative: str | None = None  # vLLM's config of drafts
     free_drafts: bool | None = None
 
     @property
@@ -195,6 +196,7 @@ class Setup(Struct, frozen=True):
             return None
         parts = ["sorted" if self.sorted else "input order"]
         parts += [f"engine {self.engine}"] if self.engine not in (None, AUTO, GENERATE, "forced") else []
+        parts += [f"speculative {self.speculative}"] if self.speculative else []
         parts += [f"{self.arrivals:g} arrivals per step"] if self.arrivals else []
         parts += [f"assistant {self.assistant}{', free drafts' if self.free_drafts else ''}"] if self.assistant else []
         parts += ["forced runs"] if self.forced_runs else []

@@ -28,7 +28,7 @@ _SUBJECTS = {
         "Sampling": "sampling temperature top_p top_k min_p max_new_tokens generate_args",
         "What is measured": "attention_shapes backends phases masks engines tokenizers schemas batches oracle",
         "Speed": "attention kv_cache max_cache_length compile dtype tf32 cudnn_benchmark padding_multiple"
-        " drop_finished engine assistant arrivals device threads",
+        " drop_finished engine assistant speculative arrivals device threads",
         "Passes": "repeats warmup passes seed limit limit_s memory_limit bisect share",
         "Recording": "window full modules stacks functions shapes memory disagreement",
         "Analysis": "whole peaks changes what_if rows gpu graph_capture names_from thresholds tokens molecules",

@@ -72,7 +72,7 @@ def sequence_runs(
             if watched is not None and watched[number][0].rows[row] == tokens:
                 unlike = cut_otherwise(loaded.tokenizer, loaded.target.table, tokens, loaded.eos)
                 run = replace(run, disagreement=replace(watched[number][1][row], unlike=unlike))
-            run = replace(run, drafts=batch.drafts)
+            run = replace(run, drafts=None if batch.drafts is None else batch.drafts[row])
             if masked is not None:
                 counts, forced = masked[number][row]
                 run = replace(run, masked=counts, masked_logits=counts.total, forced=forced)

@@ -43,7 +43,7 @@ _FORMAT = ("prompt_format", "answer_format")
 # The settings that make a loaded model, and those that make the prompts.
 _MODEL = (
     *("model", "size", "weights", "tokenizer", "dtype", "device", "attention", "trust_remote_code", *_FORMAT),
-    *("engine", "batch_size", "compile"),  # of vLLM's engine
+    *("engine", "batch_size", "compile", "speculative"),  # of vLLM's engine
 )
 # What a run without a processor cannot have.
 _OF_PROCESSOR = ("processor", "processor_args", "placeholder", "disagreement", "grammar_file")
@@ -229,6 +229,8 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
     check_engine(settings.engine_name)
     if settings.requests is not None:
         _check_requests(settings)
+    if settings.speculative is not None and settings.engine_name != VLLM:
+        raise UsageError("--speculative is of vLLM", hint="--engine vllm, or --assistant for transformers")
     checks_of(settings)
     if settings.processor is not None and settings.engine_name != VLLM:
         # finds a mistyped name before the model is loaded

@@ -194,7 +194,7 @@ class CapturedRun:
                 compiles=result.compiles,
                 compile_ns=result.compile_ns,
                 step_phases_ns=marks.step_phases_ns(),
-                draft_ns=None if settings.assistant is None else sum(batch.draft_ns or 0 for batch in result.batches),
+                draft_ns=sum(batch.draft_ns or 0 for batch in result.batches) if result.batches[0].drafts else None,
                 constraint_ns=started.constraint_ns(),
             )
         )

@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,6 +32,7 @@ from molprof.common.text import shortened
 from molprof.profiler.constraints import whole_of
 from molprof.profiler.constraints.base import BatchProcessor
 from molprof.profiler.engines import BatchPlan, BatchResult
+from molprof.profiler.engines.vllm_drafts import DraftCounter, speculative_of
 from molprof.profiler.engines.vllm_requests import sampling_of
 from molprof.profiler.environment import VLLM_PACKAGES, installed_version
 from molprof.profiler.models.architecture import ARCHITECTURES
@@ -240,13 +241,14 @@ class VLLM:
         return time.perf_counter_ns() - began
 
     def _run(self, number: int, requests: list[str], marks: Marks) -> BatchResult:
-        engine = self._loaded.engine
+        engine, core = self._loaded.engine, self._loaded.core
         rows: list[list[int]] = [[] for _ in requests]
         appended: list[list[int]] = [[] for _ in requests]
         widths: list[int] = []
         joined: dict[str, int] = {}
         live = set(range(len(requests)))
-        with self._marked(marks, widths, joined):
+        drafts = DraftCounter() if self._settings.speculative else None
+        with self._marked(marks, widths, joined), nullcontext() if drafts is None else drafts.watching(core):
             marks.begin(number)
             while live:
                 before = len(widths)
@@ -266,11 +268,16 @@ class VLLM:
                             live.discard(row)
                     rows[row] += tokens
                     appended[row].append(len(tokens))
+                    if drafts is not None:
+                        drafts.done(requests[row], len(tokens), row not in live)
                 if marks.enough():
                     break
             marks.end()
         places = tuple(joined.get(request, len(widths)) for request in requests)  # those after a window did not join
-        return BatchResult(tuple(map(tuple, rows)), tuple(widths), tuple(map(tuple, appended)), places)
+        result = BatchResult(tuple(map(tuple, rows)), tuple(widths), tuple(map(tuple, appended)), places)
+        if drafts is None:
+            return result
+        return replace(result, drafts=tuple(map(drafts.of, requests)), draft_ns=drafts.time_ns)
 
     @contextmanager
     def _marked(self, marks: Marks, widths: list[int], joined: dict[str, int]) -> Iterator[None]:
@@ -371,6 +378,7 @@ def check(settings: CaptureSettings) -> None:
             raise UsageError(f"vLLM takes no {row.flag} {value}", hint=f"leave out {row.flag}, or --engine vllm")
     if settings.compile not in _COMPILES:
         raise UsageError(f"vLLM compiles in its own way, not {settings.compile!r}", hint="--compile auto or off")
+    speculative_of(settings)
     try:
         importlib.import_module("vllm")
     except ImportError as problem:
@@ -391,6 +399,8 @@ def _engine(name: str, settings: CaptureSettings, loaded: LoadedModel, gpu: bool
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
     }
+    if settings.speculative is not None:
+        arguments["speculative_config"] = speculative_of(settings)
     if not gpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
         # vLLM would take nearly all of the memory. This is room for all that run, and what vLLM keeps free.
         known = sizes(loaded.model)
