@@ -49,13 +49,14 @@ REQUESTS: list[dict[str, Any]] = [
 # All runs share one start of vLLM, in a process of its own.
 SCRIPT = """
 import json, sys
+from pathlib import Path
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.capture import capture_together
 from molprof.profiler.recording.tracefile import OutputFile
 asked = []
 for name, given in json.loads(sys.argv[1]).items():
     settings = CaptureSettings("qwen-chat", engine="vllm", batch_size=2, repeats=2, warmup=1, **given)
-    asked.append((settings, OutputFile(name + ".json.gz")))
+    asked.append((settings, OutputFile(Path(name + ".json.gz"))))
 for result in capture_together(asked):
     print("\\n".join(result.notes))
 """

@@ -260,7 +260,8 @@ def _chat(prompt: Prompt, tokenizer: PreTrainedTokenizerFast) -> str:
     if not tokenizer.chat_template:
         hint = "lines with prompt, or a model or --tokenizer with a chat template"
         raise UsageError(f"line {prompt.line} has messages, and the tokenizer has no chat template", hint)
-    messages, more = [{"role": message.role, "content": message.content} for message in prompt.messages], {}
+    messages: list[Any] = [{"role": message.role, "content": message.content} for message in prompt.messages]
+    more: dict[str, Any] = {}
     try:
         if prompt.body is not None:
             messages, more = list(map(_message, prompt.body["messages"])), prompt.body.get("chat_template_kwargs") or {}
