@@ -76,7 +76,7 @@ def all_traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, 
     export(CaptureSettings("qwen", device="cpu"), folder / "qwen-chat")
     (folder / "qwen-chat" / "chat_template.jinja").write_text("{% for one in messages %}{{ one.content }}{% endfor %}")
     (folder / "ask.jsonl").write_text("\n".join(map(json.dumps, LINES)))
-    (folder / "ask.txt").write_text("".join(f"[SMILES]{'C' * count}O[/SMILES]\n" for count in range(1, 8)))
+    (folder / "ask.txt").write_text("".join(f"[SMILES]{'C' * count}O[/SMILES]\n" for count in range(1, 5)))
     (folder / "person.json").write_text(json.dumps(SCHEMA))
     (folder / "requests.jsonl").write_text("\n".join(map(json.dumps, REQUESTS)))
     runs = {
