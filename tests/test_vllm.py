@@ -205,9 +205,10 @@ def test_requests_as_they_are_with_and_without_what_constrains(all_traces: dict[
     assert run is not None
     assert free is not None
     called, _, other = run.sequences
-    assert [item.valid for item in run.sequences] == [True, True, None]
-    assert json.loads(called.text or "")[0]["name"] == "age"
-    assert other.tokens == 4
+    assert [item.valid for item in run.sequences] == [False, True, None]  # the model writes white space to the limit
+    assert (called.text or "").startswith("[")
+    assert (called.problem or "").startswith("stopped at the token limit: no tool was called: not JSON: ")
+    assert [item.tokens for item in free.sequences[1:]] == [8, 4]
     assert [item.valid for item in free.sequences] == [False, False, None]
     assert [item.text for item in free.sequences][2] == other.text
     assert called.prompt == "[SMILES]CO[/SMILES]"

@@ -35,7 +35,7 @@ def sampling_of(prompt: Prompt, settings: CaptureSettings, max_new_tokens: int, 
     elif settings.processor is not None and "vllm_xargs" in names:
         raise UsageError(f"line {prompt.line} asks for molprof's table by vllm_xargs", hint="--processor table")
     try:
-        sampling = _made(body, most_tokens(body) or max_new_tokens, settings.seed + row, eos)
+        sampling = _made(body, most_tokens(body) or settings.max_new_tokens or max_new_tokens, settings.seed + row, eos)
     except ValueError as problem:  # of vLLM and pydantic
         text = shortened(" ".join(str(problem).split()), _MOST_TEXT)
         raise RunError(f"vLLM refuses line {prompt.line}: {text}") from problem
