@@ -155,7 +155,7 @@ TIMES = (
     Figure(
         "draft_ns",
         "Unprofiled time",
-        "drafting time, part of the forwards",
+        "drafting time, part of the steps",
         "ns",
         of_run(_draft_ns),
         repeat=lambda run, repeat: repeat.draft_ns,

@@ -109,7 +109,7 @@ class Repeat(Struct, frozen=True):
     # time of each phase of `STEP_PHASES` and `prefill` in each step that has it, batch after batch; of a program of
     # one's own without the steps under the profiler. Empty if not recorded
     step_phases_ns: dict[str, list[list[int]]] = field(default_factory=dict)
-    draft_ns: int | None = None  # host time of drafting, which is part of the forwards; None without an assistant
+    draft_ns: int | None = None  # host time of drafting, of vLLM in bookkeeping, else in forwards; None without drafts
     # host time of a constraint engine's calls in the phase `processor`, summed over steps: to `read` the chosen tokens
     # (on a GPU, waiting for the forward too), `accept` them, `fill` masks, `apply` them. Empty if not recorded
     constraint_ns: dict[str, int] = field(default_factory=dict)
