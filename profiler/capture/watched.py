@@ -6,7 +6,7 @@ Each stands in for the processor of its batch. Figures come to the host once per
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ def impossible(scores: Tensor) -> Tensor:
     return scores.isneginf() | (scores < scores.amax(-1, keepdim=True) - _NO_PROBABILITY)
 
 
-def masked_rows(seen: Iterable[Sequence[int]], result: BatchResult, eos: Collection[int]) -> list[Masked]:
+def masked_rows(seen: Iterable[Sequence[int]], result: BatchResult, eos: frozenset[int]) -> list[Masked]:
     """What was masked for each prompt, and of each of its tokens whether it was the only one left.
 
     seen: row, answer position, tokens made impossible, tokens left. Tokens that were never chosen had no other.

@@ -221,7 +221,7 @@ def _json_prompt(path: Path, number: int, line: str) -> Prompt:
         raise UsageError(f"{path}, line {number} has not one of prompt and messages", hint)
     if len(own := found.constraints()) > 1:
         raise UsageError(f"{path}, line {number} has {own[0].kind} and {own[1].kind}", "one constraint for each prompt")
-    return Prompt(number, "", found.prompt or "", None, found.messages, *own)
+    return Prompt(number, "", found.prompt or "", None, found.messages, own[0] if own else None)
 
 
 def _check_keys(where: str, line: dict[str, Any]) -> None:
