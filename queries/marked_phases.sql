@@ -55,6 +55,19 @@ SELECT *
 FROM _molprof_engine_phase
 WHERE NOT EXISTS(SELECT 1 FROM molprof_annotation WHERE role = 'phase');
 
+-- Phases of masks and grammars of an engine, also of one that is captured: there they are inside phases of the run.
+CREATE PERFETTO VIEW _molprof_constraint_phase AS
+SELECT *
+FROM _molprof_marked_phase
+WHERE phase GLOB 'mask_*' OR phase GLOB 'grammar_*'
+UNION ALL
+SELECT *
+FROM _molprof_engine_phase
+WHERE
+  program != 'transformers'
+  AND (phase GLOB 'mask_*' OR phase GLOB 'grammar_*')
+  AND EXISTS(SELECT 1 FROM molprof_annotation WHERE role = 'phase');
+
 -- One row per recorded step.
 CREATE PERFETTO TABLE molprof_step(
   -- The annotation's slice.

@@ -1,7 +1,8 @@
 -- What masks of constrained decoding cost in an engine: step by step, and percentiles.
 --
--- Of steps and phases that molprof.phase_marks recognizes; times are on the host and include the profiler's cost. A phase
--- belongs to the last step of its process that had begun. Percentiles are by nearest rank, as in molprof.step_latency.
+-- Of steps and phases that molprof.phase_marks recognizes, also where molprof captured an engine with its functions;
+-- times are on the host and include the profiler's cost. A phase belongs to the last step of its process that had begun.
+-- Percentiles are by nearest rank, as in molprof.step_latency.
 --
 -- Example:
 --   SELECT measure, per, count, time_ns, p50_ns, p90_ns, p99_ns, longest_ns
@@ -10,10 +11,13 @@
 
 INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.call_phases;
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+INCLUDE PERFETTO MODULE molprof.marked_phases;
 INCLUDE PERFETTO MODULE molprof.memory_copies;
-INCLUDE PERFETTO MODULE molprof.phase_bound;
+INCLUDE PERFETTO MODULE molprof.phase_slices;
 INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.steps;
+INCLUDE PERFETTO MODULE molprof.tokens;
 
 -- Steps of engines, with the numbers of their masks and of the stretches of steps that are alike.
 CREATE PERFETTO TABLE _molprof_numbered_step AS
@@ -22,14 +26,19 @@ SELECT
   step.ts,
   step.dur,
   step.kind,
-  step.prompt_sequences + step.generating_sequences AS sequences,
+  IIF(step.source = 'molprof', generated.sequences, step.prompt_sequences + step.generating_sequences) AS sequences,
   step.least_tokens = step.most_tokens AS is_plain,
   found.masks,
   found.stretch,
   found.position
 FROM molprof_any_step AS step
 JOIN _molprof_fact_mask_step AS found ON found.step_id = step.id
-WHERE step.source IN ('vllm', 'sglang', 'transformers')
+LEFT JOIN (
+  SELECT batch, step AS number, COUNT(DISTINCT sequence) AS sequences
+  FROM molprof_token
+  GROUP BY batch, step
+) AS generated USING (batch, number)
+WHERE step.source IN ('molprof', 'vllm', 'sglang', 'transformers')
 ORDER BY step.id;
 
 -- Phases that are masks, with the part of each in which no device worked; all of it where no GPU work is recorded. Rows
@@ -39,18 +48,20 @@ SELECT
   phase.id,
   phase.phase,
   phase.dur,
-  phase.own_ns,
-  IFNULL(bound.sync_idle_ns + bound.launch_ns, phase.own_ns) AS exposed_ns,
+  IFNULL(own.own_ns, phase.dur) AS own_ns,
+  IIF(recorded.gpu, IFNULL(bound.idle_ns, 0), IFNULL(own.own_ns, phase.dur)) AS exposed_ns,
   place.step_id
-FROM molprof_phase AS phase
-JOIN molprof_phase_bound AS bound ON bound.phase_id = phase.id
+FROM _molprof_constraint_phase AS phase
+CROSS JOIN (SELECT COUNT() > 0 AS gpu FROM molprof_gpu_work) AS recorded
+LEFT JOIN _molprof_fact_phase_own AS own USING (id)
+LEFT JOIN _molprof_fact_phase_bound AS bound ON bound.phase_id = phase.id
 LEFT JOIN _molprof_fact_phase_step AS place ON place.phase_id = phase.id
 WHERE
   phase.phase GLOB 'mask_*'
   AND (
     phase.phase != 'mask_fill_per_request'
-    OR NOT EXISTS(SELECT 1 FROM molprof_phase WHERE phase = 'mask_fill')
-    OR (phase.upid, phase.tid) IN (SELECT upid, tid FROM molprof_phase WHERE phase = 'mask_fill')
+    OR NOT EXISTS(SELECT 1 FROM _molprof_constraint_phase WHERE phase = 'mask_fill')
+    OR (phase.upid, phase.tid) IN (SELECT upid, tid FROM _molprof_constraint_phase WHERE phase = 'mask_fill')
   )
 ORDER BY phase.id;
 
@@ -139,8 +150,17 @@ WITH
       MAX(IIF(phase = 'mask_copy', 0 * time_ns, NULL)) AS copy_ns,
       MAX(IIF(phase = 'mask_apply', 0 * time_ns, NULL)) AS apply_ns,
       MAX(IIF(phase = 'forward', 0 * time_ns, NULL)) AS forward_ns
-    FROM molprof_phase_total
-    WHERE program != 'molprof'
+    FROM (
+      SELECT phase, time_ns
+      FROM molprof_phase_total
+      WHERE program != 'molprof' OR phase = 'forward'
+      UNION ALL
+      -- Of an engine that is captured.
+      SELECT mark.phase, 0 AS time_ns
+      FROM molprof_phase_mark AS mark
+      JOIN (SELECT DISTINCT program, part, kind FROM _molprof_marked_name) USING (program, part, kind)
+      WHERE mark.program != 'transformers' AND mark.phase GLOB 'mask_*'
+    )
   ),
   cost AS (
     SELECT
@@ -161,7 +181,7 @@ WITH
       SUM(phase.dur) AS forward_ns
     FROM _molprof_fact_phase_step AS place
     JOIN molprof_phase AS phase ON phase.id = place.phase_id
-    WHERE phase.phase = 'forward'
+    WHERE phase.phase IN ('forward', 'prefill')
     GROUP BY place.step_id
   ),
   step AS (
@@ -180,7 +200,7 @@ WITH
     LEFT JOIN cost ON cost.step_id = step.id
     LEFT JOIN forward ON forward.step_id = step.id
     -- SGLang calls the filling without constraints too.
-    WHERE EXISTS(SELECT 1 FROM molprof_phase WHERE phase GLOB 'mask_*' AND phase != 'mask_fill')
+    WHERE EXISTS(SELECT 1 FROM _molprof_constraint_phase WHERE phase GLOB 'mask_*' AND phase != 'mask_fill')
   )
 SELECT
   id AS step_id,
@@ -236,11 +256,11 @@ WITH
     UNION ALL
     SELECT 'forward', 'step', forward_ns FROM molprof_mask_step
     UNION ALL
-    SELECT 'fill', 'request', dur FROM molprof_phase WHERE phase = 'mask_fill_per_request'
+    SELECT 'fill', 'request', dur FROM _molprof_constraint_phase WHERE phase = 'mask_fill_per_request'
     UNION ALL
-    SELECT 'accept', 'request', dur FROM molprof_phase WHERE phase = 'mask_accept_per_request'
+    SELECT 'accept', 'request', dur FROM _molprof_constraint_phase WHERE phase = 'mask_accept_per_request'
     UNION ALL
-    SELECT 'compile', 'request', dur FROM molprof_phase WHERE phase = 'grammar_compile'
+    SELECT 'compile', 'request', dur FROM _molprof_constraint_phase WHERE phase = 'grammar_compile'
   )
 SELECT
   measure,

@@ -48,7 +48,7 @@ def drafted(assistant: str, processor: str | None, **more: Any) -> tuple[list[Ba
     loop = dataclasses.replace(GENERATE, processor=processor)
     found = batches(runner(loop, processor=processor, **asked), *SMILES, size=1, bound=None if processor else 20)
     for batch in found:
-        drafts, (counts,) = batch.drafts, batch.appended or ((),)
+        (drafts,), (counts,) = batch.drafts or (None,), batch.appended or ((),)
         assert drafts is not None
         assert sum(counts) == len(batch.rows[0])
         # A round appends what was accepted and a token of the model, which an end that was accepted does without.
@@ -56,7 +56,7 @@ def drafted(assistant: str, processor: str | None, **more: Any) -> tuple[list[Ba
         rejected = drafts.rejected_by_model + drafts.rejected_by_grammar
         assert drafts.drafted == drafts.accepted + rejected + drafts.dropped
         assert rejected <= drafts.rollbacks <= rejected + 1
-    each = [batch.drafts for batch in found if batch.drafts is not None]
+    each = [drafts for batch in found for drafts in batch.drafts or ()]
     names = Drafts.__struct_fields__
     return list(found), Drafts(**{name: sum(getattr(item, name) for item in each) for name in names})
 

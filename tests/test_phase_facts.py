@@ -274,12 +274,18 @@ def expected_tables(engine: TraceProcessor) -> dict[str, plain.Rows]:
         for row in rows
         if row[7] in (None, "processor")
     ]
+    inner = {
+        mark.id
+        for mark in plain.outermost(mark for program, mark in marks if is_captured and program != "transformers")
+        if str(mark.phase).startswith(("mask_", "grammar_"))
+    }
+    timed = [*phases, *((*row[:6], row[7], None) for row in rows if row[0] in inner)]
     in_steps = []
-    for row in phases:
+    for row in timed:
         begun = [step for step in steps if step[1] == row[1] and step[3] <= row[3]]
-        if row[5] != "molprof" and begun and row[3] < begun[-1][4]:
+        if begun and row[3] < begun[-1][4]:
             in_steps.append((row[0], begun[-1][0], row[6]))
-    is_marked = any(row[6] == "mask_fill_per_request" for row in phases)
+    is_marked = any(row[6] == "mask_fill_per_request" for row in timed)
     masks = [
         sum(place[1:] == (step[0], "mask_fill_per_request") for place in in_steps) if is_marked else None
         for step in steps

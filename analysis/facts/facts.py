@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from molprof.analysis.facts import gaps, syncs
 from molprof.analysis.facts.compiled import CompiledCode, compiled_code
@@ -22,6 +23,13 @@ from molprof.analysis.facts.steps import Marks, Steps, busy_marks, lanes_of, ste
 _PHASES = """
 SELECT id, ts, ts + dur AS ts_end, upid, tid, phase
 FROM _molprof_marked_phase
+ORDER BY id
+"""
+# Of an engine in a captured run, inside phases of the run.
+_INNER_PHASES = """
+SELECT id
+FROM _molprof_constraint_phase
+WHERE id NOT IN (SELECT id FROM _molprof_marked_phase)
 ORDER BY id
 """
 # Names of the phases in which masks of constrained decoding are made.
@@ -73,9 +81,13 @@ class Facts(MemoryFacts):
 
         As in `phase_own`, molprof's own marks are no time of it.
         """
-        rows = self.phase_lanes
-        phase, ts, ts_end = (np.array([row[place] for row in rows], dtype=np.int64) for place in range(3))
-        track = np.array([self._threads.get(row[3:], NONE) for row in rows], dtype=np.int64)
+        found = map(self._bound, self._lanes_of_phases)
+        phase, idle, waited = map(np.concatenate, zip(*found, strict=True))
+        return phase, idle, waited
+
+    def _bound(self, lanes: Phases) -> tuple[Array, Array, Array]:
+        """The same for phases that do not overlap, with threads as tracks."""
+        phase, track, ts, ts_end = (getattr(lanes, name) for name in lanes.__struct_fields__)
         calls = self.calls
         sync = self.syncs
         # Syncs that began in a phase.
@@ -148,6 +160,12 @@ class Facts(MemoryFacts):
         return Phases(ids, np.array([numbers[place] for place in places], dtype=np.int64), ts, ts_end)
 
     @cached_property
+    def inner_phases(self) -> Phases:
+        """Phases of masks and grammars of an engine in a captured run, inside its own phases; threads are tracks."""
+        found = self.on_threads(self.numbers(_INNER_PHASES, "marked_phases")[0])
+        return Phases(found.id, found.thread, found.ts, found.ts_end)
+
+    @cached_property
     def phase_names(self) -> dict[int, str]:
         """The name of each phase, by its slice."""
         return dict(zip(self.phases.id.tolist(), self._phase_columns["phase"].tolist(), strict=True))
@@ -213,13 +231,24 @@ class Facts(MemoryFacts):
         """The same with the threads as numbers."""
         return innermost(self.phases)
 
+    @property
+    def _lanes_of_phases(self) -> tuple[Phases, Phases]:
+        """The innermost phases, and those that are inside them, at each moment, with threads as tracks."""
+        tracks = np.array([self._threads.get(place, NONE) for place in self.phase_places], dtype=np.int64)
+        lanes = self.innermost_phases
+        return replace(lanes, thread=tracks[lanes.thread]), innermost(self.inner_phases)
+
     @cached_property
-    def phase_own(self) -> Array:
-        """The time of each phase outside those that it contains, and outside molprof's own marks as far as recorded."""
-        phases, lanes = self.phases, self.innermost_phases
-        threads = np.array([self._threads.get(place, NONE) for place in self.phase_places], dtype=np.int64)
-        own = lanes.ts_end - lanes.ts - self._own_marks.covered(threads[lanes.thread], lanes.ts, lanes.ts_end)
-        return key_sums(np.searchsorted(phases.id, lanes.id), own, len(phases.id))
+    def phase_own(self) -> tuple[Array, Array]:
+        """Phases, and their time outside those that they contain and outside molprof's own marks, where recorded."""
+        found = []
+        for phases, lanes in zip((self.phases, self.inner_phases), self._lanes_of_phases, strict=True):
+            own = lanes.ts_end - lanes.ts - self._own_marks.covered(lanes.thread, lanes.ts, lanes.ts_end)
+            own_ns = key_sums(np.searchsorted(phases.id, lanes.id), own, len(phases.id))
+            differ = own_ns != phases.ts_end - phases.ts
+            found.append((phases.id[differ], own_ns[differ]))
+        ids, own_ns = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        return ids, own_ns
 
     @cached_property
     def _own_marks(self) -> Coverage:

@@ -16,6 +16,7 @@ _DISTINGUISHING: tuple[Callable[[Setup], str], ...] = (
     lambda setup: "forced runs" if setup.forced_runs else "",
     lambda setup: "finished dropped" if setup.drop_finished else "",
     lambda setup: "assistant" if setup.assistant else "continuous" if setup.engine == CONTINUOUS else "",
+    lambda setup: "drafts" if setup.speculative else "",
     lambda setup: "free drafts" if setup.free_drafts else "",
     lambda setup: setup.attention,
     lambda setup: f"batch {setup.batch_size}",

@@ -16,6 +16,7 @@ from molprof.analysis.figures.run_model import (
     ASKED,
     BatchShapes,
     ClassFigures,
+    ForcedText,
     Marks,
     PhaseBound,
     PhaseFigures,
@@ -41,7 +42,10 @@ _Counts = TypeVar("_Counts", Drafts, MaskedLogits)
 # Positions of steps are grouped so that there are no more points.
 MAX_POINTS = 240
 # Settings that older traces, or those of programs of one's own, do not have.
-_LATER = ("engine", "arrivals", "assistant", "free_drafts", "forced_runs", "drop_finished", "compile", "seed")
+_LATER = (
+    *("engine", "arrivals", "assistant", "speculative", "free_drafts", "forced_runs", "drop_finished", "compile"),
+    "seed",
+)
 _COLUMNS = ("launches", "graph_launches", "kernels", "gpu_ns", "syncs", "leaf_operators")
 # Columns that mean nothing where the trace holds no GPU work.
 _OF_GPU = ("gpu_ns", "launches", "graph_launches", "kernels", "syncs", "sync_ns")
@@ -152,6 +156,7 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
         peak_memory_of=timings.peak_memory_of,
         totals=totals,
         masked=_summed([molecule.masked for molecule in molecules], MaskedLogits),
+        forced=_forced(manifest) or UNSET,
         drafts=_summed([molecule.drafts for molecule in molecules], Drafts),
         session=manifest.session,
         shapes=_shapes(manifest),
@@ -338,6 +343,19 @@ def _mean(values: Sequence[int | None]) -> int | None:
     """Mean of one or two values, rounded down; None where one is missing."""
     total = _sum_if_all_known(values)
     return total // len(values) if values and total is not None else None
+
+
+def _forced(manifest: Manifest) -> ForcedText | None:
+    """What masks forced; None where not every answer's masks are recorded."""
+    found = [(item.batch, item.forced) for item in manifest.molecules if item.forced is not None]
+    if not found or len(found) < len(manifest.molecules) or manifest.rows_per_step is None:
+        return None
+    runs = [len(run) for _, digits in found for run in digits.split("0") if run]
+    least_steps = 0
+    for batch, rows in enumerate(manifest.rows_per_step):
+        choices = [max(1, digits.count("0")) for place, digits in found if place == batch]
+        least_steps += max(max(choices, default=0), -(-sum(choices) // max(rows, default=1)))
+    return ForcedText(sum(runs), len(runs), max(runs, default=0), least_steps)
 
 
 def _sum_if_all_known(values: Sequence[int | None]) -> int | None:

@@ -80,6 +80,15 @@ class WindowFigures(Window, frozen=True):
     syncs: int | None = None
 
 
+class ForcedText(Struct, frozen=True):
+    """Tokens of all answers that were the only ones which their masks left."""
+
+    tokens: int
+    runs: int  # one after the other in an answer
+    longest_run: int
+    least_steps: int  # with as many rows: no answer has fewer than its tokens that were not forced
+
+
 class SequenceFigures(Struct, frozen=True, omit_defaults=True):
     """One molecule or prompt: its tokens by kind (from the trace), its validity (from the manifest)."""
 
@@ -163,6 +172,7 @@ class Setup(Struct, frozen=True):
     vllm: str | None = None  # its version
     arrivals: float | None = None  # requests per step of continuous batching; None: all at the start
     assistant: str | None = None
+    speculative: str | None = None  # vLLM's config of drafts
     free_drafts: bool | None = None
 
     @property
@@ -186,6 +196,7 @@ class Setup(Struct, frozen=True):
             return None
         parts = ["sorted" if self.sorted else "input order"]
         parts += [f"engine {self.engine}"] if self.engine not in (None, AUTO, GENERATE, "forced") else []
+        parts += [f"speculative {self.speculative}"] if self.speculative else []
         parts += [f"{self.arrivals:g} arrivals per step"] if self.arrivals else []
         parts += [f"assistant {self.assistant}{', free drafts' if self.free_drafts else ''}"] if self.assistant else []
         parts += ["forced runs"] if self.forced_runs else []
@@ -288,6 +299,7 @@ class Run(Struct, frozen=True):
     masked: MaskedLogits | None = (
         None  # summed over molecules; None without a processor, or where not every molecule was counted
     )
+    forced: ForcedText | UnsetType = UNSET  # where the masks of every answer were looked at
     drafts: Drafts | None = None  # summed over prompts; None without an assistant
     session: Session | None = None  # None: the capture had one run
     shapes: BatchShapes | None = None

@@ -6,9 +6,11 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec import UNSET
+
 from molprof.analysis.figures.figure import STEPS_SQL, Counted, Figure, of_run, without_gpu
 from molprof.analysis.figures.model import Group
-from molprof.analysis.figures.run_model import RepeatFigures, Run
+from molprof.analysis.figures.run_model import ForcedText, RepeatFigures, Run
 from molprof.common.manifest import SETUP_PHASES, Drafts
 from molprof.common.values import Unit, per
 
@@ -91,6 +93,15 @@ def _agreement(name: str, label: str, column: str, choice: str | None = None) ->
     return Figure(name, "Masking", label, "ratio", of_run(value), stands_in=True)
 
 
+def _of_forced(name: str, label: str, unit: Unit, value: Callable[[ForcedText, Run], float | None]) -> Figure:
+    """Of tokens that were the only ones which their masks left."""
+
+    def of_forced(run: Run) -> float | None:
+        return None if run.forced is UNSET else value(run.forced, run)
+
+    return Figure(name, "Masking", label, unit, of_run(of_forced), stands_in=True)
+
+
 def _drafts(name: str, label: str, value: Callable[[Drafts], float | None], unit: Unit = "count") -> Figure:
     """Of the tokens that an assistant drafted."""
     return _of_answers(name, label, lambda run: None if run.drafts is None else value(run.drafts), unit)
@@ -144,7 +155,7 @@ TIMES = (
     Figure(
         "draft_ns",
         "Unprofiled time",
-        "drafting time, part of the forwards",
+        "drafting time, part of the steps",
         "ns",
         of_run(_draft_ns),
         repeat=lambda run, repeat: repeat.draft_ns,
@@ -203,6 +214,21 @@ MASKING = (
     _of_processor("masking_gpu_ns", "processor GPU time per step", "gpu_ns", "launches", "links", "gpu_time"),
     _of_processor("masking_operators", "processor leaf operators per step", "leaf_operators", "launches", gpu=False),
     _of_processor("masking_syncs", "processor host syncs per step", "syncs", "launches"),
+    _of_forced(
+        "forced_ratio",
+        "share of tokens that were forced",
+        "ratio",
+        lambda found, run: per(found.tokens, run.generated_tokens),
+    ),
+    _of_forced(
+        "forced_run_tokens",
+        "tokens of a run of forced ones, mean",
+        "number",
+        lambda found, run: per(found.tokens, found.runs),
+    ),
+    _of_forced(
+        "forced_longest_run", "tokens of the longest run of forced ones", "count", lambda found, run: found.longest_run
+    ),
     _agreement("removed_ratio", "probability of forbidden tokens, mean", "mean_removed"),
     _agreement("first_choice_forbidden_ratio", "tokens in place of a forbidden first choice", "forbidden_ratio"),
     _agreement("unlike_ratio", "tokens spelled unlike the tokenizer's", "unlike_ratio"),

@@ -28,6 +28,7 @@ _SUBJECTS = (
     "buckets",
     "cpu",
     "processor",
+    "forced",
     "run",
     "ends",
     "cold",

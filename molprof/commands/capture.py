@@ -120,7 +120,7 @@ def command(
         for name, settings in runs.items()
     ]
     for settings, trace in asked:
-        named = (settings.prompts, settings.smiles, (settings.smiles or "").rpartition(":")[0])
+        named = (settings.prompts, settings.requests, settings.smiles, (settings.smiles or "").rpartition(":")[0])
         trace.check(map(Path, filter(None, named)))
     if asked[0][0].strict:  # tells of a bad line before torch is imported, which takes seconds
         from molprof.profiler.molecules.prompts import read_inputs

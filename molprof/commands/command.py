@@ -24,11 +24,12 @@ _SUBJECTS = {
         "Model": "model size weights tokenizer trust_remote_code",
         "Constraint": "lp processor processor_args schema regex choices grammar_file placeholder forced_runs"
         " free_drafts template_threads template_cache",
-        "Prompts": "count fill batch_size smiles prompts prompt_format answer_format generations strict sort check",
+        "Prompts": "count fill batch_size smiles prompts requests prompt_format answer_format generations strict sort"
+        " check",
         "Sampling": "sampling temperature top_p top_k min_p max_new_tokens generate_args",
         "What is measured": "attention_shapes backends phases masks engines tokenizers schemas batches oracle",
         "Speed": "attention kv_cache max_cache_length compile dtype tf32 cudnn_benchmark padding_multiple"
-        " drop_finished engine assistant arrivals device threads",
+        " drop_finished engine assistant speculative arrivals device threads",
         "Passes": "repeats warmup timed_only processes seed limit limit_s memory_limit bisect share",
         "Recording": "window full modules stacks functions shapes memory disagreement",
         "Analysis": "whole peaks changes what_if rows gpu graph_capture names_from thresholds tokens molecules",

@@ -109,7 +109,7 @@ class Repeat(Struct, frozen=True):
     # time of each phase of `STEP_PHASES` and `prefill` in each step that has it, batch after batch; of a program of
     # one's own without the steps under the profiler. Empty if not recorded
     step_phases_ns: dict[str, list[list[int]]] = field(default_factory=dict)
-    draft_ns: int | None = None  # host time of drafting, which is part of the forwards; None without an assistant
+    draft_ns: int | None = None  # host time of drafting, of vLLM in bookkeeping, else in forwards; None without drafts
     # host time of a constraint engine's calls in the phase `processor`, summed over steps: to `read` the chosen tokens
     # (on a GPU, waiting for the forward too), `accept` them, `fill` masks, `apply` them. Empty if not recorded
     constraint_ns: dict[str, int] = field(default_factory=dict)
@@ -250,6 +250,7 @@ class SequenceRun(Struct, frozen=True):
     # tokens that each step of its batch appended, until the row ended; 0 before it joined. None: one in each
     step_tokens: list[int] | None = None
     masked: MaskedLogits | None = None  # `masked_logits` by kind; None without a processor, or if not recorded
+    forced: str | None = None  # of each token 1 where the mask left no other, else 0; None where `masked` is
     drafts: Drafts | None = None  # None without an assistant
     joined: int | None = None  # of a request that joined its batch, the step that computed it first; else None
     arrived: int | None = None  # the step before which it arrived; None or 0: when its batch began

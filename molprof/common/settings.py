@@ -136,6 +136,8 @@ class CaptureSettings:
     prompts: str | None = setting(
         None, decides="input", kind="file", metavar="FILE",
         help="Prompts of plain text, one per line; or JSON lines with prompt or messages (FILE.jsonl).")
+    requests: str | None = setting(None, decides="input", kind="file", metavar="FILE", help="In place of --prompts, for"
+        " --engine vllm: bodies of the OpenAI API, one a line, or lines of its batches.")
     # CONSTRAINTS: what they constrain to is a parameter of the processor, which decides tokens
     schema: str | None = setting(
         None, decides="nothing", label="schema", role="setting", quiet=True, kind="file", metavar="FILE",
@@ -206,6 +208,8 @@ class CaptureSettings:
         None, decides="forward", metavar="NAME",
         help="Let this smaller model draft tokens, which the model checks; requires --batch-size 1.",
         check=_named("assistant", "a preset, a folder or a hub id"))
+    speculative: str | None = setting(None, decides="forward", label="speculative", role="setting", metavar="JSON",
+        help='With --engine vllm: its speculative_config, such as {"method": "ngram", "num_speculative_tokens": 4}.')
     free_drafts: bool = setting(
         False, decides="forward",
         help="Let the assistant draft without the constraint.")
@@ -244,8 +248,7 @@ class CaptureSettings:
     window: tuple[int, int] | None = setting(  # of the first batch; None: see `choose_window` of captures
         None, decides="nothing", metavar="FIRST:LAST", most=_MOST_NUMBER,
         unset="20 from step 20 on, or earlier where answers are shorter", help="Steps of the first batch to record.")
-    full: bool = setting(
-        False, decides="nothing", help="Record every step of every batch; the trace gets large.")
+    full: bool = setting(False, decides="nothing", help="Record every step of every batch; the trace gets large.")
     modules: bool = setting(  # of the Python functions that stacks record, those of modules
         False, decides="nothing", help="Record modules too, for molprof report by module.")
     stacks: bool = setting(
@@ -257,11 +260,9 @@ class CaptureSettings:
         False, decides="nothing",
         help="Record shapes and types of operators' arguments too, for molprof report by shape, replay and predict.")
     memory: bool = setting(
-        False, decides="nothing",
-        help="Record allocations and frees of memory too, for molprof report by memory.")
+        False, decides="nothing", help="Record allocations and frees of memory too, for molprof report by memory.")
     disagreement: bool = setting(
-        False, decides="nothing",
-        help="Record what the model would have chosen, token by token, in an untimed pass.")
+        False, decides="nothing", help="Record what the model would have chosen, token by token, in an untimed pass.")
     # template_threads, template_cache: the template phase counts as equal work only in runs of one capture, which have
     # both in common.
     template_threads: int | None = setting(

@@ -125,7 +125,7 @@ class _Client:
         valid, problem = judge.problem(answer.text, calls, request.prompt, cut)
         return Answer(
             request.line, sent_ns - began, answer.pieces_ns, ended_ns - began, answer.tokens, answer.text, cut, valid,
-            problem, kinds="".join(answer.kinds), inside=judge.inside,
+            problem, kinds="".join(answer.kinds), inside=request.inside,
             calls=[f"{name}({text})" for name, text in calls], reasoning_tokens=answer.reasoning_tokens,
         )  # fmt: skip
 

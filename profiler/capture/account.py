@@ -7,18 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from molprof.common.manifest import (
-    KIND_LETTERS,
-    Disagreement,
-    MaskedLogits,
-    Resolved,
-    SequenceRun,
-    TemplateCounts,
-    Timings,
-)
+from molprof.common.manifest import KIND_LETTERS, Disagreement, Resolved, SequenceRun, TemplateCounts, Timings
 from molprof.common.settings import STATIC_CACHES, VLLM, CaptureSettings
 from molprof.common.values import bytes_text, factor_text, time_text
-from molprof.profiler.capture.answers import checks_of, cut_otherwise, led_nowhere, problem_of
+from molprof.profiler.capture.answers import checks_of_prompt, cut_otherwise, led_nowhere, problem_of
+from molprof.profiler.capture.watched import Masked
 from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.forced import cannot_drop
 from molprof.profiler.engines.generation import otherwise
@@ -36,7 +29,7 @@ def sequence_runs(
     plans: list[BatchPlan],
     result: PassResult,
     watched: Sequence[tuple[BatchResult, list[Disagreement]]] | None = None,
-    masked: Sequence[Sequence[MaskedLogits]] | None = None,
+    masked: Sequence[Sequence[Masked]] | None = None,
 ) -> tuple[list[SequenceRun], list[list[str]]]:
     """The account of every molecule of a timed pass in the order of the input, and the text of each of its tokens.
 
@@ -44,8 +37,12 @@ def sequence_runs(
     and found; a row that it wrote otherwise has no disagreement.
     """
     loaded, runs = runner.loaded, []
-    asked = {prompt.constraint for plan in plans for prompt in plan.prompts}
-    checks = {constraint: checks_of(runner.settings, constraint) for constraint in asked}
+    asked = {
+        (prompt.constraint, prompt.line * (prompt.body is not None)): prompt
+        for plan in plans
+        for prompt in plan.prompts
+    }
+    checks = {key: checks_of_prompt(prompt, runner.settings) for key, prompt in asked.items()}
     for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
         for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
             place = {"sequence": plan.sequences[row], "batch": number, "row": row}
@@ -65,7 +62,8 @@ def sequence_runs(
                 junk = (KIND_LETTERS["junk"] if one else kind for kind, one in zip(run.kinds, wasted, strict=False))
                 needed = len(loaded.tokenizer(run.text, add_special_tokens=False)["input_ids"])
                 run = replace(run, kinds="".join(junk) + run.kinds[len(wasted) :], needed_tokens=needed)
-            if (judged := checks[prompt.constraint]) and run.valid is not False:
+            key = prompt.constraint, prompt.line * (prompt.body is not None)
+            if (judged := checks[key]) and run.valid is not False:
                 seen = _seen_by_client(runner, run.text, tokens)
                 problem = problem_of(judged, seen, run.prompt, not run.kinds.endswith(KIND_LETTERS["eos"]))
                 if problem is not None and seen != run.text:
@@ -74,9 +72,10 @@ def sequence_runs(
             if watched is not None and watched[number][0].rows[row] == tokens:
                 unlike = cut_otherwise(loaded.tokenizer, loaded.target.table, tokens, loaded.eos)
                 run = replace(run, disagreement=replace(watched[number][1][row], unlike=unlike))
-            run = replace(run, drafts=batch.drafts)
+            run = replace(run, drafts=None if batch.drafts is None else batch.drafts[row])
             if masked is not None:
-                run = replace(run, masked=masked[number][row], masked_logits=masked[number][row].total)
+                counts, forced = masked[number][row]
+                run = replace(run, masked=counts, masked_logits=counts.total, forced=forced)
             runs.append(run)
     runs.sort(key=lambda run: run.sequence)
     return runs, [[loaded.target.table.join([token]) for token in run.token_ids] for run in runs]

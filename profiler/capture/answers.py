@@ -6,9 +6,9 @@ import importlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, groupby
 from typing import Any
@@ -17,7 +17,8 @@ from molprof.common.errors import MissingExtraError, UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.common.text import shortened
 from molprof.profiler.constraints import whole_of
-from molprof.profiler.molecules.prompts import Constraint
+from molprof.profiler.molecules.bodies import Body, constraints_of
+from molprof.profiler.molecules.prompts import Constraint, Prompt, whole_of_body
 
 # Of an answer and its prompt: why the answer is not valid, what kind of failure before the first colon; None: valid.
 Check = Callable[[str, str], "str | None"]
@@ -50,6 +51,89 @@ def _checks(settings: CaptureSettings, asked: Constraint | None) -> Iterator[Che
         yield lambda answer, prompt: None if answer in texts else "none of the choices"
     if settings.check is not None:
         yield _of_user(settings.check)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What answers to a request are judged by."""
+
+    checks: Sequence[Check] = ()  # of the text
+    # By name of a tool, the check of its arguments; None: it has no schema.
+    tools: Mapping[str, Check | None] = field(default_factory=dict)
+    must_call: bool = False
+
+    def problem(
+        self, text: str, calls: Sequence[tuple[str, str]], prompt: str, cut: bool
+    ) -> tuple[bool | None, str | None]:
+        """Whether an answer is valid, None where nothing judges it, and why not. calls: names and arguments."""
+        if not (self.checks or calls or self.must_call):
+            return None, None
+        found = None
+        if self.must_call and not calls:
+            found = "no tool was called"
+        for name, arguments in calls:
+            found = found or self._of_call(name, arguments)
+        if found is not None and cut:
+            found = f"stopped at the token limit: {found}"
+        if found is None and not calls:
+            found = problem_of(self.checks, text, prompt, cut)
+        return found is None, found
+
+    def _of_call(self, name: str, arguments: str) -> str | None:
+        if name not in self.tools:
+            return f"a broken call: {shortened(name)!r} is no tool of the request"
+        check = self.tools[name]
+        if check is None:
+            try:
+                json_value(arguments)
+            except (ValueError, RecursionError) as problem:
+                return f"a broken call: arguments of {name} are not JSON: {shortened(str(problem))}"
+            return None
+        found = check(arguments, "")
+        return None if found is None else f"a broken call: arguments of {name}: {found}"
+
+
+def checks_of_prompt(prompt: Prompt, settings: CaptureSettings) -> list[Check]:
+    """The checks of an answer to a prompt, or to a request: of the whole text, before a server cuts it into calls."""
+    if prompt.body is None:
+        return checks_of(settings, prompt.constraint)
+    body = prompt.body
+    judge = judge_of(body, settings, f"line {prompt.line}")
+    if not judge.must_call:
+        return list(judge.checks)
+    choice = body["tool_choice"]
+
+    def check(answer: str, prompt: str) -> str | None:
+        if isinstance(choice, dict):
+            calls = [(choice["function"]["name"], answer)]
+        else:  # vLLM has all calls in one array
+            try:
+                called = json_value(answer)
+            except (ValueError, RecursionError) as problem:
+                return f"no tool was called: not JSON: {shortened(str(problem), _MOST_TEXT)}"
+            if not isinstance(called, list) or not all(isinstance(one, dict) for one in called):
+                return "no tool was called"
+            calls = [(str(one.get("name")), json.dumps(one.get("parameters"))) for one in called]
+        return judge.problem(answer, calls, prompt, False)[1]
+
+    return [check]
+
+
+def judge_of(body: Body, settings: CaptureSettings, where: str) -> Judge:
+    """What answers to a request are judged by. Raises UsageError for what is no JSON schema."""
+    names = constraints_of(body)
+    tools = {}
+    for tool in body.get("tools") or ():
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if isinstance(function, dict) and "name" in function:
+            schema = function.get("parameters")
+            name = f"{where}: parameters of {function['name']}"
+            tools[str(function["name"])] = None if schema is None else schema_check(json.dumps(schema), name)
+    whole = whole_of_body(body)
+    checks = checks_of(settings, None if whole is not None and whole.kind == "schema" else whole)
+    if whole is not None and whole.kind == "schema":
+        checks.insert(0, schema_check(whole.text, where))
+    return Judge(checks, tools, "tool_choice" in names)
 
 
 def matching(pattern: str) -> Callable[[str], object] | None:

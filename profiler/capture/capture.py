@@ -20,7 +20,7 @@ from molprof.common.files import check_output
 from molprof.common.manifest import KIND_LETTERS, Machine, Session
 from molprof.common.measured import MeasuredRun
 from molprof.common.memory import default_threads, processors
-from molprof.common.settings import NO_PROCESSOR, SETTINGS, TABLE, VLLM, CaptureSettings
+from molprof.common.settings import CONSTRAINTS, NO_PROCESSOR, SETTINGS, TABLE, VLLM, CaptureSettings
 from molprof.common.text import shortened
 from molprof.profiler.capture.account import sequence_runs
 from molprof.profiler.capture.answers import checks_of, not_judged
@@ -34,6 +34,7 @@ from molprof.profiler.models.architecture import ARCHITECTURES, check_preset
 from molprof.profiler.models.device import capability, on_gpu, resolve_device, set_arithmetic
 from molprof.profiler.models.hub import check_exists
 from molprof.profiler.models.load import LoadedModel
+from molprof.profiler.molecules.bodies import constraints_of
 from molprof.profiler.molecules.prompts import Prompts, read_inputs
 from molprof.profiler.recording.tracefile import OutputFile, incomplete_path, is_incomplete, trace_stem
 
@@ -45,11 +46,11 @@ _FORMAT = ("prompt_format", "answer_format")
 # The settings that make a loaded model, and those that make the prompts.
 _MODEL = (
     *("model", "size", "weights", "tokenizer", "dtype", "device", "attention", "trust_remote_code", *_FORMAT),
-    *("engine", "batch_size", "compile"),  # of vLLM's engine
+    *("engine", "batch_size", "compile", "speculative"),  # of vLLM's engine
 )
 # What a run without a processor cannot have.
 _OF_PROCESSOR = ("processor", "processor_args", "placeholder", "disagreement", "grammar_file")
-_INPUTS = ("smiles", "prompts", "count", "strict", "generations", *_FORMAT)
+_INPUTS = ("smiles", "prompts", "requests", "count", "strict", "generations", *_FORMAT)
 
 
 def capture(settings: CaptureSettings, output: OutputFile, report: Report = lambda progress: None) -> CaptureResult:
@@ -148,7 +149,7 @@ def capture_together(
 def _unasked(settings: CaptureSettings) -> bool:
     """Whether molecules may not be what a model or a processor of the user's own is about."""
     own = settings.model not in ARCHITECTURES or ":" in (settings.processor or "")
-    return own and settings.prompts is None and settings.smiles is None
+    return own and settings.prompts is None and settings.requests is None and settings.smiles is None
 
 
 def _key(settings: CaptureSettings, names: Sequence[str]) -> tuple[object, ...]:
@@ -259,6 +260,10 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
     output.check()
     check_preset(settings)
     check_engine(settings.engine_name)
+    if settings.requests is not None:
+        _check_requests(settings)
+    if settings.speculative is not None and settings.engine_name != VLLM:
+        raise UsageError("--speculative is of vLLM", hint="--engine vllm, or --assistant for transformers")
     checks_of(settings)
     if settings.processor is not None and settings.engine_name != VLLM:
         # finds a mistyped name before the model is loaded
@@ -279,12 +284,32 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
         )
 
 
+def _check_requests(settings: CaptureSettings) -> None:
+    """Raises UsageError for settings that say what requests as they are say themselves."""
+    for name in ("prompts", "smiles", *CONSTRAINTS):
+        if getattr(settings, name) is not None:
+            text = f"--requests have their own prompts and constraints, not those of {SETTINGS[name].flag}"
+            raise UsageError(text, hint=f"leave out {SETTINGS[name].flag}")
+    if settings.engine_name != VLLM:
+        raise UsageError("requests of the OpenAI API are for vLLM", hint="--engine vllm")
+    if settings.samples:
+        raise UsageError("requests say themselves how they sample", "temperature, top_p and so on in each line")
+
+
 def _check_constraints(settings: CaptureSettings, prompts: Prompts) -> None:
     """Raises UsageError where a processor does not fit the prompts, as far as that is known without a model."""
     own = next(((item.line, item.constraint.kind) for item in prompts.prompts if item.constraint is not None), None)
     if settings.engine_name == VLLM:
-        if settings.processor is not None and own is None and whole_of(settings) is None:
-            hint = "--schema, --regex, --choices or --grammar-file; or the same in JSON lines of --prompts"
+        bodies = [prompt.body for prompt in prompts.prompts if prompt.body is not None]
+        if (
+            settings.processor is not None
+            and own is None
+            and whole_of(settings) is None
+            and not any(map(constraints_of, bodies))
+        ):
+            hint = (
+                "--schema, --regex, --choices or --grammar-file; or the same in JSON lines of --prompts, or --requests"
+            )
             raise UsageError(f"nothing says what {settings.processor} is to constrain to", hint)
         return
     if own is not None and settings.processor is not None:

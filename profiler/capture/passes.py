@@ -10,9 +10,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from molprof.common.manifest import Disagreement, MaskedLogits
+from molprof.common.manifest import Disagreement
 from molprof.common.settings import AUTO
-from molprof.profiler.capture.watched import CountedMasks, Watched
+from molprof.profiler.capture.watched import CountedMasks, Masked, Watched
 from molprof.profiler.constraints.base import BatchProcessor, Laps
 from molprof.profiler.constraints.own import Observed
 from molprof.profiler.engines import BatchPlan, BatchResult
@@ -116,7 +116,7 @@ class Passes:
             self.step(number + 1, 0, _tokens([batch for batch, _ in found]))
         return found
 
-    def counted(self, stage: str) -> tuple[PassResult, list[list[MaskedLogits]]]:
+    def counted(self, stage: str) -> tuple[PassResult, list[list[Masked]]]:
         """An untimed pass that counts what the processor masks: for each batch, of each of its prompts.
 
         The time of the pass is without that of counting.

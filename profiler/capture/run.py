@@ -18,7 +18,6 @@ from molprof.common.manifest import (
     Machine,
     MachineSpan,
     Manifest,
-    MaskedLogits,
     Repeat,
     Session,
     Window,
@@ -29,6 +28,7 @@ from molprof.common.settings import AUTO, CONTINUOUS, GENERATE, CaptureSettings
 from molprof.common.values import counted
 from molprof.profiler.capture.account import overhead_notes, resolved, sequence_runs, static_cache_notes
 from molprof.profiler.capture.passes import Passes, Report, Started
+from molprof.profiler.capture.watched import Masked, replayed
 from molprof.profiler.constraints import processor_of
 from molprof.profiler.constraints.own import UserProcessor
 from molprof.profiler.engines.backends import graph_breaks, is_compiled
@@ -143,7 +143,7 @@ class CapturedRun:
         if notes := (*static_cache_notes(runner, plans), *filter(None, [note(settings, loaded.generation)])):
             self.passes.tell("warmup", *notes)
         self._looked_at: PassResult | None = None
-        self._masked: list[list[MaskedLogits]] | None = None
+        self._masked: list[list[Masked]] | None = None
         self._warmup: list[PassResult] = []
         self.results: list[PassResult] = []
         self.repeats: list[Repeat] = []
@@ -184,7 +184,7 @@ class CapturedRun:
             result.wall_ns,
             compiles=result.compiles,
             compile_ns=result.compile_ns,
-            draft_ns=None if settings.assistant is None else sum(batch.draft_ns or 0 for batch in result.batches),
+            draft_ns=sum(batch.draft_ns or 0 for batch in result.batches) if result.batches[0].drafts else None,
             constraint_ns=started.constraint_ns(),
         )
         assert repeat is not None  # nothing was profiled
@@ -321,9 +321,9 @@ class CapturedRun:
             failures = self._still_wrong()
             problems += failures
             failures = failures if loaded.on_gpu else problems
-        watched = passes.watched() if settings.disagreement else None
+        seen = passes.watched() if settings.disagreement else None, self._masked or replayed(runner, plans, reference)
         passes.tell("write")
-        molecules, texts = sequence_runs(runner, plans, reference, watched, self._masked)
+        molecules, texts = sequence_runs(runner, plans, reference, *seen)
         written = Generated(molecules, texts, [list(batch.rows_per_step) for batch in reference.batches])
         manifest = manifest_of(
             self.output,

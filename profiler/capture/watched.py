@@ -6,16 +6,18 @@ Each is an observer of the processor of its batch (`Observed`). Figures come to 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from molprof.common.manifest import Disagreement, MaskedLogits
 from molprof.profiler.constraints.own import MaskCall
-from molprof.profiler.engines import BatchResult
+from molprof.profiler.engines import BatchPlan, BatchResult
+from molprof.profiler.engines.runner import PassResult, Runner
 from molprof.profiler.models.device import settled_ns
 
+Masked = tuple[MaskedLogits, str]  # of a prompt; the second as in `SequenceRun.forced`
 _DIGITS = 6
 # exp of less than minus this is 0 in float32: half of the least number, 2**-150, rounds to 0.
 _NO_PROBABILITY = 150 * math.log(2)
@@ -28,6 +30,36 @@ def impossible(scores: Tensor) -> Tensor:
     number of the dtype, with which some processors mask.
     """
     return scores.isneginf() | (scores < scores.amax(-1, keepdim=True) - _NO_PROBABILITY)
+
+
+def masked_rows(seen: Iterable[Sequence[int]], result: BatchResult, eos: frozenset[int]) -> list[Masked]:
+    """What was masked for each prompt, and of each of its tokens whether it was the only one left.
+
+    seen: row, answer position, tokens made impossible, tokens left. Tokens that were never chosen had no other.
+    """
+    own = result.masked_logits
+    found = [dict.fromkeys(("free", "copy", "end", "idle", "free_choices"), 0) for _ in result.rows]
+    forced = [["1"] * len(row) for row in result.rows]
+    for row, position, count, left in seen:
+        if row < len(result.rows):
+            kind = _kind(result.rows[row], position, left, eos)
+            found[row][kind] += count
+            if kind == "free":
+                found[row]["free_choices"] += 1
+                forced[row][position] = "0"
+    return [
+        (MaskedLogits(**counts, own=None if own is None else own[row]), "".join(forced[row]))
+        for row, counts in enumerate(found)
+    ]
+
+
+def replayed(runner: Runner, plans: Sequence[BatchPlan], result: PassResult) -> list[list[Masked]] | None:
+    """What an engine's own masks forbade, found by replaying them; None of engines and runs without."""
+    replay = getattr(runner.engine, "masks_of", None)
+    if replay is None or runner.settings.processor is None:
+        return None
+    pairs = zip(plans, result.batches, strict=True)
+    return [masked_rows(replay(plan, batch), batch, runner.loaded.eos) for plan, batch in pairs]
 
 
 class CountedMasks:
@@ -57,20 +89,10 @@ class CountedMasks:
         self.looked_ns += settled_ns(scores.device) - began
         return out
 
-    def of_rows(self, result: BatchResult, eos: frozenset[int]) -> list[MaskedLogits]:
-        """What was masked for each prompt of the batch that `result` is of; rows that only fill it up are left out.
-
-        The processor's own count is kept beside it.
-        """
-        own = result.masked_logits
-        found = [dict.fromkeys(("free", "copy", "end", "idle", "free_choices"), 0) for _ in result.rows]
+    def of_rows(self, result: BatchResult, eos: frozenset[int]) -> list[Masked]:
+        """What was masked for each prompt of the batch that `result` is of; rows that only fill it up are left out."""
         counts = torch.cat(self._counts).tolist() if self._counts else []
-        for (row, position), (count, left) in zip(self._where, counts, strict=True):
-            if row < len(result.rows):
-                kind = _kind(result.rows[row], position, left, eos)
-                found[row][kind] += count
-                found[row]["free_choices"] += kind == "free"
-        return [MaskedLogits(**counts, own=None if own is None else own[row]) for row, counts in enumerate(found)]
+        return masked_rows(((*at, *seen) for at, seen in zip(self._where, counts, strict=True)), result, eos)
 
 
 def _kind(tokens: Sequence[int], position: int, left: int, eos: frozenset[int]) -> str:

@@ -92,9 +92,9 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._other = _Request(anything(target.logits_width), [])  # of rows without a constraint
         self._there: TokenDfaBatch | None = None  # tables on the device
 
-    def prepare(self, constraint: Constraint) -> None:
-        """Makes the table of a constraint, which requests then find."""
-        self._table(constraint)
+    def table_of(self, constraint: Constraint) -> TokenDfa:
+        """The table of a constraint, which requests then find."""
+        return self._table(constraint)
 
     def forget(self) -> None:
         """Drops all requests, where vLLM did not say that they ended."""

@@ -109,7 +109,7 @@ class BatchResult:
     arrived: tuple[int, ...] | None = None  # by prompt, the step before which it arrived; None: all when the pass began
     host_reads: int | None = None  # how often the host read chosen tokens back while the batch ran; None: in each step
     masked_logits: tuple[int, ...] | None = None  # by prompt, as the processor counts; `Runner` fills it in
-    drafts: Drafts | None = None  # of assisted decoding
+    drafts: tuple[Drafts, ...] | None = None  # by prompt; None: nothing drafts
     draft_ns: int | None = field(default=None, compare=False)  # host time of drafting
 
     @property

@@ -80,7 +80,7 @@ class Assisted(Generate):
             rows_per_step=(1,) * len(appended),
             appended=(tuple(appended),),
             host_reads=len(appended),
-            drafts=found,
+            drafts=(found,),
             draft_ns=rounds.draft_ns,
         )
 

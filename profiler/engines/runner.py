@@ -20,6 +20,7 @@ from molprof.profiler.engines import BatchPlan, BatchResult, Engine, make_engine
 from molprof.profiler.engines.backends import KERNELS, compiles_so_far, is_compiled
 from molprof.profiler.models.device import synchronize
 from molprof.profiler.models.load import LoadedModel
+from molprof.profiler.molecules.bodies import most_tokens
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.template import PLACEHOLDER, Template, Templates, default_threads
 from molprof.profiler.recording.marks import Marks
@@ -170,6 +171,8 @@ class Runner:
     def _need(self, prompt: Prompt) -> _Need:
         max_new_tokens = self.settings.max_new_tokens
         width = len(self.loaded.tokenizer(prompt.text)["input_ids"])
+        if prompt.body is not None:
+            max_new_tokens = most_tokens(prompt.body) or max_new_tokens
         if prompt.molecule is None:
             if max_new_tokens is None:
                 raise UsageError("a plain-text prompt has no template to bound its answer", hint="--max-new-tokens N")

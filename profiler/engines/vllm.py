@@ -11,15 +11,18 @@ a `_sample` (V1), and logits processors such as molprof's table; `bookkeeping` w
 from __future__ import annotations
 
 import importlib
+import json
 import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.installed import install_command
@@ -29,11 +32,14 @@ from molprof.common.text import shortened
 from molprof.profiler.constraints import whole_of
 from molprof.profiler.constraints.base import BatchProcessor
 from molprof.profiler.engines import BatchPlan, BatchResult
+from molprof.profiler.engines.vllm_drafts import DraftCounter, speculative_of
+from molprof.profiler.engines.vllm_requests import sampling_of
 from molprof.profiler.environment import VLLM_PACKAGES, installed_version
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.models.device import on_gpu, resolve_device
 from molprof.profiler.models.load import LoadedModel, export, load, sizes
 from molprof.profiler.models.widening import Report
+from molprof.profiler.molecules.bodies import constraints_of
 from molprof.profiler.molecules.prompts import Constraint, Prompt
 from molprof.profiler.recording.marks import Marks, replaced
 
@@ -170,18 +176,61 @@ class VLLM:
             raise RunError(f"vLLM refuses line {prompt.line}: {_reason(problem)}") from problem
         return name
 
+    def masks_of(self, plan: BatchPlan, result: BatchResult) -> Iterator[tuple[int, int, int, int]]:
+        """Yield of each mask, as it is filled again, its row, its position, and the tokens that it forbids and leaves.
+
+        Where vLLM masks nothing all tokens are left.
+        """
+        width = self._loaded.target.logits_width
+        for row, (prompt, tokens) in enumerate(zip(plan.prompts, result.rows, strict=True)):
+            counts = self._table_masks if self._settings.processor == TABLE else self._grammar_masks
+            for position, left in enumerate(counts(prompt, tokens, plan.max_new_tokens)):
+                yield row, position, width - left, left
+
+    def _table_masks(self, prompt: Prompt, tokens: Sequence[int], max_new_tokens: int) -> Iterator[int]:
+        whole, width = prompt.constraint or self._common, self._loaded.target.logits_width
+        if whole is None:
+            yield from [width] * len(tokens)
+            return
+        table = self._loaded.tables[0].table_of(whole)
+        state = table.first
+        for token in tokens:
+            yield width - int(table.hidden[state])
+            state = table.after(state, token)
+
+    def _grammar_masks(self, prompt: Prompt, tokens: Sequence[int], max_new_tokens: int) -> Iterator[int]:
+        engine, core, width = self._loaded.engine, self._loaded.core, self._loaded.target.logits_width
+        self._loaded.use(str(self._settings.processor))
+        inputs = self._loaded.tokenizer(prompt.text)["input_ids"]
+        request = self._add(prompt, inputs, max_new_tokens, 0)
+        try:
+            if (asked := core.scheduler.requests[request].structured_output_request) is None:
+                yield from [width] * len(tokens)
+                return
+            _ready(asked)
+            grammar, mask = asked.grammar, core.structured_output_manager.backend.allocate_token_bitmask(1)
+            for token in tokens:
+                if grammar.is_terminated():
+                    yield width
+                    continue
+                grammar.fill_bitmask(mask, 0)
+                yield int(numpy.unpackbits(mask[0].numpy().view("uint8"), bitorder="little")[:width].sum())
+                grammar.accept_tokens(request, [token])
+        finally:
+            engine.abort_request([request], internal=True)
+
     def _prepared(self, plan: BatchPlan) -> int:
         """How long making the table of each constraint takes, or compiling its grammar, one after the other, ns."""
         engine, began = self._loaded.engine, time.perf_counter_ns()
-        first = {prompt.constraint or self._common: prompt for prompt in reversed(plan.prompts)}
-        for asked, prompt in first.items():
-            if asked is None:
+        first = {_constraint_key(prompt) or self._common: prompt for prompt in reversed(plan.prompts)}
+        for key, prompt in first.items():
+            if key is None:
                 continue
             tokens = self._loaded.tokenizer(prompt.text)["input_ids"]
             request = self._add(prompt, tokens, plan.max_new_tokens, 0)
             try:
                 if self._settings.processor == TABLE:
-                    self._loaded.tables[0].prepare(asked)
+                    self._loaded.tables[0].table_of(prompt.constraint or self._common)
                 elif (
                     structured := self._loaded.core.scheduler.requests[request].structured_output_request
                 ) is not None:
@@ -191,13 +240,14 @@ class VLLM:
         return time.perf_counter_ns() - began
 
     def _run(self, number: int, requests: list[str], marks: Marks) -> BatchResult:
-        engine = self._loaded.engine
+        engine, core = self._loaded.engine, self._loaded.core
         rows: list[list[int]] = [[] for _ in requests]
         appended: list[list[int]] = [[] for _ in requests]
         widths: list[int] = []
         joined: dict[str, int] = {}
         live = set(range(len(requests)))
-        with self._marked(marks, widths, joined):
+        drafts = DraftCounter() if self._settings.speculative else None
+        with self._marked(marks, widths, joined), nullcontext() if drafts is None else drafts.watching(core):
             marks.begin(number)
             while live:
                 before = len(widths)
@@ -217,11 +267,16 @@ class VLLM:
                             live.discard(row)
                     rows[row] += tokens
                     appended[row].append(len(tokens))
+                    if drafts is not None:
+                        drafts.done(requests[row], len(tokens), row not in live)
                 if marks.enough():
                     break
             marks.end()
         places = tuple(joined.get(request, len(widths)) for request in requests)  # those after a window did not join
-        return BatchResult(tuple(map(tuple, rows)), tuple(widths), tuple(map(tuple, appended)), places)
+        result = BatchResult(tuple(map(tuple, rows)), tuple(widths), tuple(map(tuple, appended)), places)
+        if drafts is None:
+            return result
+        return replace(result, drafts=tuple(map(drafts.of, requests)), draft_ns=drafts.time_ns)
 
     @contextmanager
     def _marked(self, marks: Marks, widths: list[int], joined: dict[str, int]) -> Iterator[None]:
@@ -280,6 +335,8 @@ class VLLM:
 
     def _sampling(self, prompt: Prompt, max_new_tokens: int, row: int) -> Any:
         vllm, settings = importlib.import_module("vllm"), self._settings
+        if prompt.body is not None:
+            return sampling_of(prompt, settings, max_new_tokens, row, self._loaded.eos)
         known: dict[str, Any] = {"temperature": 0.0}
         if settings.samples:
             known = {**settings.sampling_parameters, "seed": settings.seed + row}
@@ -304,6 +361,14 @@ class VLLM:
         return {"structured_outputs": kind(**{_PARAMETERS[asked.kind]: text})}
 
 
+def _constraint_key(prompt: Prompt) -> object:
+    """What constrains a prompt in its own way; None: nothing."""
+    if prompt.body is None:
+        return prompt.constraint
+    names = constraints_of(prompt.body)
+    return json.dumps([prompt.body.get(name) for name in (*names, "tools")]) if names else None
+
+
 def check(settings: CaptureSettings) -> None:
     """Raises UsageError where vLLM cannot follow the settings, or is not installed."""
     for name in NOT_OF_VLLM:
@@ -312,6 +377,7 @@ def check(settings: CaptureSettings) -> None:
             raise UsageError(f"vLLM takes no {row.flag} {value}", hint=f"leave out {row.flag}, or --engine vllm")
     if settings.compile not in _COMPILES:
         raise UsageError(f"vLLM compiles in its own way, not {settings.compile!r}", hint="--compile auto or off")
+    speculative_of(settings)
     try:
         importlib.import_module("vllm")
     except ImportError as problem:
@@ -332,6 +398,8 @@ def _engine(name: str, settings: CaptureSettings, loaded: LoadedModel, gpu: bool
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
     }
+    if settings.speculative is not None:
+        arguments["speculative_config"] = speculative_of(settings)
     if not gpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
         # vLLM would take nearly all of the memory. This is room for all that run, and what vLLM keeps free.
         known = sizes(loaded.model)

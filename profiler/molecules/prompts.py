@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from msgspec import MsgspecError, Struct, json
 
@@ -18,6 +18,7 @@ from molprof.common.manifest import Skipped
 from molprof.common.settings import CaptureSettings
 from molprof.common.text import shortened
 from molprof.common.text_format import DEFAULT, TextFormat
+from molprof.profiler.molecules.bodies import Body, Kind, constraint_text, read_bodies, text_of
 from molprof.profiler.molecules.files import Entry, MoleculeFile, molecules_of
 from molprof.profiler.molecules.smiles import Molecule, molecule, require_rdkit, split_atoms
 
@@ -42,9 +43,6 @@ class Message(Struct, frozen=True):
 
     role: str
     content: str
-
-
-Kind = Literal["grammar", "schema", "regex", "choices"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +90,7 @@ class Prompt:
     molecule: Molecule | None  # None for plain text
     messages: tuple[Message, ...] = ()  # of a chat, whose `text` the tokenizer's chat template makes
     constraint: Constraint | None = None  # of its own line
+    body: Body | None = None  # of a request
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,9 @@ class Prompts:
 
 def read_inputs(settings: CaptureSettings) -> Prompts:
     """The prompts that a capture is asked for. Raises what `read_prompts` and `read_texts` raise."""
-    if settings.prompts is not None:
+    if settings.requests is not None:
+        found = read_requests(Path(settings.requests), settings.count)
+    elif settings.prompts is not None:
         found = read_texts(Path(settings.prompts), settings.count)
     else:
         found = read_prompts(
@@ -198,6 +199,21 @@ def read_texts(path: Path, count: int | None) -> Prompts:
     return Prompts(tuple(prompts[:count]), (), str(path), count, "prompt")
 
 
+def read_requests(path: Path, count: int | None) -> Prompts:
+    """The first `count` requests of a file of bodies of the OpenAI API, or all. Raises UsageError as `read_bodies`."""
+    found = tuple(
+        Prompt(number, "", text_of(body), None, (), whole_of_body(body), body)
+        for number, _, body in read_bodies(path, count)
+    )
+    return Prompts(found, (), str(path), count, "request")
+
+
+def whole_of_body(body: Body) -> Constraint | None:
+    """What the text of an answer to a request is to keep to, where it can be judged."""
+    found = constraint_text(body)
+    return None if found is None else Constraint(*found)
+
+
 def _text_prompt(path: Path, number: int, line: str) -> Prompt:
     return Prompt(number, "", line, None)
 
@@ -213,7 +229,7 @@ def _json_prompt(path: Path, number: int, line: str) -> Prompt:
         raise UsageError(f"{path}, line {number} has not one of prompt and messages", hint)
     if len(own := found.constraints()) > 1:
         raise UsageError(f"{path}, line {number} has {own[0].kind} and {own[1].kind}", "one constraint for each prompt")
-    return Prompt(number, "", found.prompt or "", None, found.messages, *own)
+    return Prompt(number, "", found.prompt or "", None, found.messages, own[0] if own else None)
 
 
 def _check_keys(where: str, line: dict[str, Any]) -> None:
@@ -241,21 +257,44 @@ def with_chats(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerFast) ->
 
     Raises UsageError where the tokenizer has no chat template, or it refuses the messages.
     """
-    return tuple(replace(prompt, text=_chat(prompt, tokenizer)) if prompt.messages else prompt for prompt in prompts)
+    return tuple(replace(prompt, text=_chat(prompt, tokenizer)) if _is_chat(prompt) else prompt for prompt in prompts)
+
+
+def _is_chat(prompt: Prompt) -> bool:
+    return bool(prompt.messages) or (prompt.body is not None and "messages" in prompt.body)
 
 
 def _chat(prompt: Prompt, tokenizer: PreTrainedTokenizerFast) -> str:
     if not tokenizer.chat_template:
         hint = "lines with prompt, or a model or --tokenizer with a chat template"
         raise UsageError(f"line {prompt.line} has messages, and the tokenizer has no chat template", hint)
-    messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+    messages: list[Any] = [{"role": message.role, "content": message.content} for message in prompt.messages]
+    more: dict[str, Any] = {}
     try:
-        text = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        if prompt.body is not None:
+            messages, more = list(map(_message, prompt.body["messages"])), prompt.body.get("chat_template_kwargs") or {}
+            more = {"tools": prompt.body.get("tools") or None, **more}
+        text = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **more))
     except Exception as problem:  # a template raises anything
         raise UsageError(f"line {prompt.line}: the chat template refuses the messages: {problem}") from problem
     # The tokenizer adds the first token again.
     first = tokenizer.bos_token or ""
     return text.removeprefix(first) if tokenizer("")["input_ids"] == [tokenizer.bos_token_id] else text
+
+
+def _message(given: Any) -> Any:
+    """A message of a request as servers give it to templates: texts of its parts joined, arguments as objects."""
+    found = dict(given)
+    if isinstance(parts := found.get("content"), list):
+        found["content"] = "\n".join(str(part["text"]) for part in parts)
+    if calls := found.get("tool_calls"):
+        found["tool_calls"] = [{**call, "function": _called(call["function"])} for call in calls]
+    return found
+
+
+def _called(function: Any) -> Any:
+    arguments = function.get("arguments")
+    return {**function, "arguments": json.decode(arguments or "{}") if isinstance(arguments, str) else arguments}
 
 
 def repeated(prompts: Prompts, times: int) -> Prompts:

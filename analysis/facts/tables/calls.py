@@ -177,12 +177,6 @@ def _call_sums(facts: Facts, group_of: Array, lanes: Lanes, is_counted: bool, gr
     return transposed(rows, 8)
 
 
-def _phase_own(facts: Facts) -> Sequence[Column]:
-    phases, own_ns = facts.phases, facts.phase_own
-    differ = own_ns != phases.ts_end - phases.ts
-    return phases.id[differ], own_ns[differ]
-
-
 def _host_tracks(facts: Facts) -> Sequence[Column]:
     slices = facts.slices
     rows = slices.of(OPERATOR, RUNTIME, DRIVER)
@@ -244,7 +238,7 @@ TABLES = {
     "step_time": FactTable(("step_id JOINID(slice.id)", "done_ts TIMESTAMP", "time_ns DURATION"), _step_times),
     "step_sum": FactTable(("step_id JOINID(slice.id)", *_CALL_SUMS), _step_sums),
     "phase_sum": FactTable(("phase_id JOINID(slice.id)", *_CALL_SUMS), _phase_sums),
-    "phase_own": FactTable(("id JOINID(slice.id)", "own_ns DURATION"), _phase_own),
+    "phase_own": FactTable(("id JOINID(slice.id)", "own_ns DURATION"), lambda facts: facts.phase_own),
     "host_track": FactTable(
         ("track_id JOINID(track.id)", "operators LONG", "gpu_calls LONG", "ts TIMESTAMP"), _host_tracks
     ),

@@ -19,7 +19,7 @@ SELECT id, ts, ts + dur AS ts_end, upid, kind, prompt_sequences + generating_seq
 FROM molprof_any_step
 ORDER BY upid, ts, id
 """
-_ENGINE_PHASES = "SELECT id FROM molprof_phase WHERE program != 'molprof' ORDER BY id"
+_FILLING = "SELECT id FROM _molprof_constraint_phase WHERE phase = 'mask_fill_per_request' ORDER BY id"
 
 
 def _loop_phases(facts: Facts) -> Sequence[Column]:
@@ -46,8 +46,10 @@ def _phase_steps(facts: Facts) -> Sequence[Column]:
     """The step of the process of each phase that had begun last, if it has not ended when the phase begins."""
     rows = facts.rows(_STEPS, "steps")
     step, ts, ts_end, upid = (np.array(column, dtype=np.int64) for column in transposed(rows, 6)[:4])
-    ids = facts.numbers(_ENGINE_PHASES, "phases")[0] if rows else step
-    begins = facts.phases.ts[np.searchsorted(facts.phases.id, ids)]
+    ids, begins = (
+        np.concatenate([getattr(phases, name) for phases in (facts.phases, facts.inner_phases)])
+        for name in ("id", "ts")
+    )
     of = last_begun(upid, ts, facts.processes(facts.slices.track[ids]), begins)
     inside = (of != NONE) & (begins < np.append(ts_end, 0)[of])
     return ids[inside], step[of[inside]]
@@ -56,7 +58,7 @@ def _phase_steps(facts: Facts) -> Sequence[Column]:
 def _mask_steps(facts: Facts) -> Sequence[Column]:
     """Of each step, masks of single requests that were filled, and its place among those that are alike."""
     rows = facts.rows(_STEPS, "steps")
-    filling = {phase for phase, name in facts.phase_names.items() if name == "mask_fill_per_request"}
+    filling = set(facts.numbers(_FILLING, "marked_phases")[0].tolist())
     masks = Counter(step for phase, step in zip(*_phase_steps(facts), strict=True) if phase in filling)
     filled = [masks[row[0]] if filling else None for row in rows]
     shapes = [(*row[4:], number) for row, number in zip(rows, filled, strict=True)]

@@ -1,0 +1,75 @@
+"""Text that the constraint forces: tokens that need no forward of their own, which most engines compute one by one."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from molprof.analysis.figures.run_model import Run
+from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.rule import Found, rule
+from molprof.common.manifest import STEP_PHASES
+from molprof.common.settings import VLLM
+from molprof.common.values import count_text, counted, number_text, percent_text, time_text
+
+# Share of all tokens.
+_LEAST_FORCED = 0.1
+
+
+@rule(
+    id="forced_text",
+    title="The constraint forces text",
+    fix="Append forced tokens in the forward of the token before them (--forced-runs, with a processor that takes it). "
+    "Shorten the keys and fixed texts that the constraint makes each answer repeat.",
+    explanation="Where a mask leaves one token, the forward that would choose it is not needed: jump-forward feeds the "
+    "whole run at once.",
+    query="tokens",
+    needs=("timed",),
+)
+def forced_text(known: Known) -> Found | None:
+    """Fires where 10 % of the tokens were the only ones that their masks left, and each had a step of its own.
+
+    Gain: the steps beyond the fewest in which as many rows can make all choices, times the share of wall time in decode
+    steps. Appended tokens are computed all the same, and a batch is as long as the row with most choices.
+    """
+    run = known.run
+    forced, decode_ns = run.forced, _decode_ns(run)
+    if forced is UNSET or run.setup.forced_runs or run.drafts is not None or not decode_ns or not run.generated_tokens:
+        return None
+    ratio = forced.tokens / run.generated_tokens
+    if ratio < _LEAST_FORCED:
+        return None
+    answers, step_ns = run.molecules, decode_ns / run.decode_steps
+    saved_ns = forced.tokens / answers * step_ns
+    mean = number_text(forced.tokens / forced.runs)
+    saved_steps = max(0, run.steps - forced.least_steps)
+    fix = ""
+    if run.setup.engine == VLLM:
+        fix = (
+            "vLLM does not append forced text; SGLang does where its backend of grammars can. Shorten the keys and "
+            "fixed texts that the constraint makes each answer repeat."
+        )
+    return Found(
+        f"{count_text(forced.tokens)} of {counted(run.generated_tokens, 'token')} in {counted(forced.runs, 'run')}, "
+        f"the longest of {count_text(forced.longest_run)}; {time_text(step_ns)} per decode step; with as many rows, "
+        f"all choices need {count_text(forced.least_steps)} of {counted(run.steps, 'step')} or more",
+        {
+            "forced_tokens": forced.tokens,
+            "forced_ratio": ratio,
+            "runs": forced.runs,
+            "longest_run": forced.longest_run,
+            "step_ns": step_ns,
+            "saved_ns_per_answer": saved_ns,
+            "least_steps": forced.least_steps,
+            "steps": run.steps,
+        },
+        known.gain(saved_steps / run.steps * decode_ns / (run.wall_ns.median or decode_ns), "steps of forced tokens"),
+        fix,
+        part_of=("constraint",),
+        title=f"{percent_text(ratio)} of tokens were forced, in runs of {mean}: jump-forward would save up to "
+        f"{time_text(saved_ns)} per answer",
+    )
+
+
+def _decode_ns(run: Run) -> float:
+    """Unprofiled time of decode steps; 0 where there is none."""
+    return sum(run.phases[name].wall_ns or 0 for name in STEP_PHASES) if run.decode_steps > 0 else 0

@@ -1,0 +1,108 @@
+"""Drafts in vLLM: what its speculative config proposes for each request, and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from molprof.common.errors import UsageError
+from molprof.common.manifest import Drafts
+from molprof.common.settings import CaptureSettings
+from molprof.profiler.recording.replaced import replaced
+
+_COUNTS = ("drafted", "accepted", "rejected_by_model", "rejected_by_grammar", "dropped", "rollbacks")
+
+
+def speculative_of(settings: CaptureSettings) -> dict[str, Any] | None:
+    """vLLM's `speculative_config`; None without drafts. Raises UsageError for what is no JSON object."""
+    if settings.speculative is None:
+        return None
+    try:
+        found = json.loads(settings.speculative)
+    except ValueError as problem:
+        raise UsageError(f"--speculative is no JSON: {problem}", hint='such as {"method": "ngram"}') from None
+    if not isinstance(found, dict):
+        raise UsageError("--speculative is no JSON object", hint='such as {"method": "ngram"}')
+    return found
+
+
+@dataclass
+class _Round:
+    """The drafts of a request that its next step verifies."""
+
+    drafted: int = 0
+    allowed: int = 0  # of them, those before the first that the grammar forbids
+    computed: int = 0  # of those, how many the step computes
+
+
+@dataclass
+class DraftCounter:
+    """Drafts of the requests of a batch."""
+
+    time_ns: int = 0  # host time of drafting
+    _rounds: dict[str, _Round] = field(default_factory=dict)  # for the next step of each request
+    _verified: dict[str, _Round] = field(default_factory=dict)  # by the step that runs
+    _counts: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @contextmanager
+    def watching(self, core: Any) -> Iterator[None]:
+        """Looks at drafts inside the block; `done` is to be called after each step."""
+        scheduler, executor = core.scheduler, core.model_executor
+        runner = executor.driver_worker.worker.model_runner
+        update, execute, propose = (
+            scheduler.update_draft_token_ids,
+            executor.execute_model,
+            runner.propose_draft_token_ids,
+        )
+
+        def updated(found: Any) -> None:
+            drafted = dict(zip(found.req_ids, map(len, found.draft_token_ids), strict=True))
+            update(found)
+            for name, count in drafted.items():
+                request = scheduler.requests.get(name)
+                if count and request is not None and not request.is_finished() and not request.is_prefill_chunk:
+                    self._rounds[name] = _Round(count, len(request.spec_token_ids))
+
+        def executed(scheduled: Any, *args: Any, **kwargs: Any) -> Any:
+            for name in scheduled.num_scheduled_tokens:
+                if (made := self._rounds.pop(name, None)) is not None:
+                    made.computed = len(scheduled.scheduled_spec_decode_tokens.get(name, ()))
+                    self._verified[name] = made
+            return execute(scheduled, *args, **kwargs)
+
+        def proposed(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter_ns()
+            try:
+                return propose(*args, **kwargs)
+            finally:
+                self.time_ns += time.perf_counter_ns() - began
+
+        with (
+            replaced(scheduler, "update_draft_token_ids", updated),
+            replaced(executor, "execute_model", executed),
+            replaced(runner, "propose_draft_token_ids", proposed),
+        ):
+            yield
+
+    def done(self, name: str, tokens: int, finished: bool) -> None:
+        """A step has ended that gave a request so many tokens: drafts that it accepted, and one more."""
+        if (made := self._verified.pop(name, None)) is None:
+            return
+        counts = self._counts.setdefault(name, dict.fromkeys(_COUNTS, 0))
+        accepted = min(max(0, tokens - 1), made.computed)
+        by_model = accepted < made.computed and not finished
+        by_grammar = not by_model and not finished and accepted == made.allowed < made.drafted
+        counts["drafted"] += made.drafted
+        counts["accepted"] += accepted
+        counts["rejected_by_model"] += by_model
+        counts["rejected_by_grammar"] += by_grammar
+        counts["dropped"] += made.drafted - accepted - by_model - by_grammar
+        counts["rollbacks"] += by_model
+
+    def of(self, name: str) -> Drafts:
+        """What came of the drafts of a request."""
+        return Drafts(**self._counts.get(name, dict.fromkeys(_COUNTS, 0)))
