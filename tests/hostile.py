@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 import tiny_trace
@@ -77,6 +78,14 @@ HOSTILE = st.fixed_dictionaries(
     },
 )
 
+# Start and duration of the event of this number among so many.
+TIMES: dict[str, Callable[[int, int], tuple[int, int]]] = {
+    "nested": lambda place, events: (place, 2 * (events - place)),
+    "touching": lambda place, events: (place // 2 * 5, place % 2 * 5),
+    "in reverse": lambda place, events: (events - place, 1),
+}
+DAMAGE = st.binary(max_size=3) | st.sampled_from([b"[" * 3000, b'{"a":' * 3000, b"]}", b"null", b"1e999", b"\\" * 99])
+
 
 @st.composite
 def manifests(draw: st.DrawFn) -> Any:
@@ -114,10 +123,15 @@ def traces(draw: st.DrawFn) -> bytes:
         keys[draw(st.sampled_from(["deviceProperties", "distributedInfo", "schemaVersion", "molprof_trimmed"]))] = draw(
             VALUES
         )
+    shape = draw(st.sampled_from(["as drawn", "as drawn", "nested", "touching", "in reverse"]))
+    for place, event in enumerate(events):
+        if shape != "as drawn":
+            start, length = TIMES[shape](place, len(events))
+            event |= {"ts": start, "dur": length}
     text = json.dumps({**keys, "traceEvents": events}).encode()
     if draw(st.integers(0, 5)) == 0:
         place = draw(st.integers(0, len(text)))
-        text = text[:place] + draw(st.binary(max_size=3)) + text[place + draw(st.integers(0, 5)) :]
+        text = text[:place] + draw(DAMAGE) + text[place + draw(st.integers(0, 5)) :]
     return text
 
 
@@ -132,7 +146,9 @@ def toml(value: Any) -> str:
 
 OPTIONS = st.sampled_from(["model", "batch-size", "processor", "n", "seed", "full", "attention", "kv-cache", "smiles"])
 TABLES = st.dictionaries(OPTIONS | TEXTS, st.lists(SCALARS, max_size=3) | VALUES, max_size=3)
+LISTS = st.dictionaries(OPTIONS, st.lists(NUMBERS | TEXTS, min_size=1, max_size=3, unique_by=repr), min_size=1, max_size=3)
 GRIDS = st.one_of(
+    st.fixed_dictionaries({"grid": LISTS}, optional={"exclude": st.lists(TABLES, max_size=1)}),
     st.fixed_dictionaries(
         {"grid": TABLES},
         optional={"options": TABLES, "exclude": st.lists(TABLES, max_size=2) | VALUES, "command": SCALARS},
@@ -168,8 +184,11 @@ SCHEMAS: st.SearchStrategy[Any] = st.recursive(
     max_leaves=4,
 )  # fmt: skip
 
+CHATS = st.lists(st.fixed_dictionaries({"role": st.sampled_from(["system", "user"]), "content": TEXTS}), min_size=1)
 REQUESTS = st.lists(
     st.one_of(
+        st.fixed_dictionaries({"prompt": TEXTS}, optional={"schema": SCHEMAS, "number": SCALARS}),
+        st.fixed_dictionaries({"messages": CHATS}, optional={"choices": st.lists(TEXTS, min_size=1, max_size=3)}),
         st.fixed_dictionaries(
             {"prompt": TEXTS},
             optional={
@@ -183,3 +202,13 @@ REQUESTS = st.lists(
     | TEXTS,
     max_size=3,
 ).map("\n".join)  # fmt: skip
+
+# Names of operators, from the parts that a name may have.
+OPERATORS = st.one_of(
+    st.lists(
+        st.sampled_from(["aten", "::", "mul", "_", "__class__", "import", ".", "9", "٣", "ª", "{x}", "\n", "(", '"', "#"]),
+        max_size=6,
+    ).map("".join),
+    st.from_regex(r"\A[a-z_]{1,4}::[a-z0-9_]{1,6}(\.[a-z]{1,3})?\Z"),
+    TEXTS,
+)

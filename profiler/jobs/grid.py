@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,8 +71,8 @@ def read_grid(path: Path, options_of: Callable[[str], Mapping[str, bool] | None]
             file.refuse(f"{key} is {values!r}, expected a list of values", ["grid", key])
         if key in common:
             file.refuse(f"{key} is in [options] too", ["grid", key])
-        if twice := [value for place, value in enumerate(values) if repr(value) in map(repr, values[:place])]:
-            file.refuse(f"{key} has {twice[0]!r} twice", ["grid", key])
+        if twice := [text for text, times in Counter(map(repr, values)).items() if times > 1]:
+            file.refuse(f"{key} has {twice[0]} twice", ["grid", key])
     excluded = _excluded(file, grid)
     count = math.prod(map(len, grid.values()))
     if count > MOST_CASES:
