@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Of each thousand inputs.
-SHARES = {"traces": 300, "manifests": 200, "schemas": 150, "requests": 150, "grids": 100, "names": 100}
+SHARES = {"traces": 100, "manifests": 250, "schemas": 200, "requests": 200, "grids": 150, "names": 100}
 MOST_CPU_S = 30  # of one input
 
 

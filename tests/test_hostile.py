@@ -132,7 +132,9 @@ KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Path, Any], bool]]] = {
 def test_what_is_read_or_refused(kind: str, tmp_path: Path) -> None:
     strategy, reads = KINDS[kind]
 
-    @settings(max_examples=RUNS or (15 if kind == "traces" else 40), deadline=None, suppress_health_check=[*HealthCheck])
+    @settings(
+        max_examples=RUNS or (15 if kind == "traces" else 40), deadline=None, suppress_health_check=[*HealthCheck]
+    )
     @given(strategy)
     def check(value: Any) -> None:
         reads(tmp_path, value)

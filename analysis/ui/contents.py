@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -12,8 +13,9 @@ from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.analysis.trim import read_recorded_steps
 from molprof.common.errors import UsageError
 
-# Slices of a strip; of more, the longest are shown.
-MAX_SLICES = 50_000
+# Slices of a strip, and of all of a view: they go to the UI in one message. Of more, the longest are shown.
+MAX_SLICES, MAX_SLICES_OF_ALL = 50_000, 400_000
+MAX_STREAMS = 16
 # Where a strip stands: above the token tracks, below them, below the streams of the GPUs.
 ABOVE, TOKENS, IDLE = 1, 2, 3
 _STRIPS = Query(
@@ -137,20 +139,30 @@ class Place:
 class Contents:
     """What there is to show of one file."""
 
-    strips: list[Strip]  # those with slices, in the order in which they are shown
+    strips: list[Strip]  # those with slices, in the order in which they are shown, of MAX_STREAMS devices at most
+    idle_devices: int  # of how many there are
     sequences: list[Sequence]  # token tracks to pin, the one that the user asked for first
     first_step_ns: int | None
     zoom: Span | None  # None: nothing to choose
 
 
-def read_contents(engine: TraceProcessor, path: str, place: Place) -> Contents:
-    """What is worth a look. Raises UsageError where the trace lacks the step, token or molecule of `place`."""
+def read_contents(engine: TraceProcessor, path: str, place: Place, files: int = 1) -> Contents:
+    """What is worth a look, in one of so many files that are shown together.
+
+    Raises UsageError where the trace lacks the step, token or molecule of `place`.
+    """
     strips = []
     first_step_ns = None
     _, rows = query_rows(engine, _STRIPS)
+    found = Counter((row[0], row[3]) for row in rows)
+    idle = [key for key in found if key[0] == IDLE]
+    hidden = {*idle[MAX_STREAMS:]}
+    most = min(MAX_SLICES, MAX_SLICES_OF_ALL // (files * max(1, len(found) - len(hidden))))
     for (shown, title), same in groupby(rows, key=lambda row: (row[0], row[3])):
+        if (shown, title) in hidden:
+            continue
         slices = [(ts, dur, IDLE_CAUSES.get(name, name) if shown == IDLE else name) for *_, ts, dur, name, _, _ in same]
-        strips.append(longest(shown, title, slices))
+        strips.append(longest(shown, title, slices, most))
         if title == "steps":
             first_step_ns = slices[0][0]
     _, rows = query_rows(engine, Query("tokens", _SEQUENCES))
@@ -158,15 +170,15 @@ def read_contents(engine: TraceProcessor, path: str, place: Place) -> Contents:
     zoom, batch = _zoom(engine, path, place, sequences)
     pinned = [item for item in sequences if item.number == place.molecule]
     pinned += [item for item in sequences if item not in pinned and batch in (None, item.batch)]
-    return Contents(strips, pinned, first_step_ns, zoom)
+    return Contents(strips, len(idle), pinned, first_step_ns, zoom)
 
 
-def longest(place: int, title: str, slices: list[tuple[int, int, str]]) -> Strip:
+def longest(place: int, title: str, slices: list[tuple[int, int, str]], most: int = MAX_SLICES) -> Strip:
     """The strip of the slices, or of the longest of too many."""
-    if len(slices) <= MAX_SLICES:
+    if len(slices) <= most:
         return Strip(place, title, slices)
-    kept = sorted(slices, key=lambda item: (-item[1], item[0]))[:MAX_SLICES]
-    return Strip(place, f"{title} (longest {MAX_SLICES:,})", sorted(kept), len(slices) - MAX_SLICES)
+    kept = sorted(slices, key=lambda item: (-item[1], item[0]))[:most]
+    return Strip(place, f"{title} (longest {most:,})", sorted(kept), len(slices) - most)
 
 
 def _zoom(engine: TraceProcessor, path: str, place: Place, sequences: list[Sequence]) -> tuple[Span | None, int | None]:
