@@ -101,8 +101,7 @@ def requests_are_read(folder: Path, text: str) -> bool:
 def schema_is_compiled(_: Path, schema: Any) -> bool:
     try:
         compiled(Whole("schema", json.dumps(schema)))
-    except (NoText, NotRegular, TooLarge) as problem:
-        assert str(problem).strip()
+    except (NoText, NotRegular, TooLarge):
         return False
     return True
 
@@ -132,9 +131,9 @@ KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Path, Any], bool]]] = {
 def test_what_is_read_or_refused(kind: str, tmp_path: Path) -> None:
     strategy, reads = KINDS[kind]
 
-    @settings(
-        max_examples=RUNS or (15 if kind == "traces" else 40), deadline=None, suppress_health_check=[*HealthCheck]
-    )
+    usual = 15 if kind == "traces" else 40
+
+    @settings(max_examples=RUNS or usual, deadline=None, suppress_health_check=[*HealthCheck])
     @given(strategy)
     def check(value: Any) -> None:
         reads(tmp_path, value)
