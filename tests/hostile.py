@@ -7,7 +7,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import origin_trace
+import rank_traces
 import tiny_trace
+from decoding_trace import decoding
 from hypothesis import strategies as st
 
 TEXTS = st.one_of(
@@ -87,17 +90,28 @@ TIMES: dict[str, Callable[[int, int], tuple[int, int]]] = {
 DAMAGE = st.binary(max_size=3) | st.sampled_from([b"[" * 3000, b'{"a":' * 3000, b"]}", b"null", b"1e999", b"\\" * 99])
 
 
+# Traces of a captured run, of a run of a program, of a rank, of functions and modules.
+DOCUMENTS = (
+    tiny_trace.document(), decoding(lengths=[3, 2], batch_size=2), {"traceEvents": origin_trace.EVENTS},
+    {"traceEvents": rank_traces.events(), "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2}},
+)  # fmt: skip
+
+
+def manifests() -> st.SearchStrategy[Any]:
+    return changed(st.just(tiny_trace.MANIFEST))
+
+
 @st.composite
-def manifests(draw: st.DrawFn) -> Any:
-    """The manifest of a captured run with some values replaced, dropped or added."""
-    made = copy.deepcopy(tiny_trace.MANIFEST)
+def changed(draw: st.DrawFn, originals: st.SearchStrategy[Any]) -> Any:
+    """A document with some values replaced, dropped or added."""
+    made = copy.deepcopy(draw(originals))
     for _ in range(draw(st.integers(0, 3))):
         place: Any = made
         while True:
             if not isinstance(place, (dict, list)) or not place:
                 break
             key = draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
-            if isinstance(place[key], (dict, list)) and place[key] and draw(st.booleans()):
+            if isinstance(place[key], (dict, list)) and place[key] and draw(st.integers(0, 5)):
                 place = place[key]
                 continue
             action = draw(st.sampled_from(["replace", "replace", "drop", "add"]))
@@ -113,19 +127,20 @@ def manifests(draw: st.DrawFn) -> Any:
 
 @st.composite
 def traces(draw: st.DrawFn) -> bytes:
-    """The text of a trace: events, maybe of a captured run with its manifest, maybe damaged."""
+    """The text of a trace: random events, or one that is changed a little with some of these, maybe damaged."""
     events: list[Any] = draw(st.lists(st.one_of(PLAUSIBLE, PLAUSIBLE, PLAUSIBLE, HOSTILE), max_size=12))
     keys: dict[str, Any] = {}
-    if draw(st.integers(0, 3)) == 0:
-        events = [*copy.deepcopy(tiny_trace.EVENTS), *events]
-        keys["molprof"] = draw(manifests())
+    if draw(st.booleans()):
+        keys = draw(changed(st.sampled_from(DOCUMENTS)))
+        if isinstance(given := keys.pop("traceEvents", []), list):
+            events = [*given, *events[: draw(st.integers(0, 2))]]
     if draw(st.integers(0, 3)) == 0:
         keys[draw(st.sampled_from(["deviceProperties", "distributedInfo", "schemaVersion", "molprof_trimmed"]))] = draw(
             VALUES
         )
     shape = draw(st.sampled_from(["as drawn", "as drawn", "nested", "touching", "in reverse"]))
     for place, event in enumerate(events):
-        if shape != "as drawn":
+        if shape != "as drawn" and isinstance(event, dict):
             start, length = TIMES[shape](place, len(events))
             event |= {"ts": start, "dur": length}
     text = json.dumps({**keys, "traceEvents": events}).encode()

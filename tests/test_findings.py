@@ -126,6 +126,13 @@ def generated(content: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return content
 
 
+def without_lengths(content: dict[str, Any]) -> dict[str, Any]:
+    for event in content["traceEvents"]:
+        if event["cat"] == "molprof.sequence" and event["args"]["sequence"] > 1:
+            del event["args"]["tokens"]
+    return content
+
+
 def kernels(*names: str) -> dict[str, Any]:
     """Kernels of 10 us, one after the other."""
     return plain(*(launched("kernel", name, 10 + 10 * n, 12 + 10 * n, 10) for n, name in enumerate(names)))
@@ -218,6 +225,7 @@ CASES = [
          {"idle_row_steps": 16, "row_steps": 40, "idle_ratio": 0.4, "steps": 20, "steps_by_length": 12},
          ("12 steps instead of 20",), quiet=(decoding(lengths=[10, 9], batch_size=2),)),
     Case("idle_rows", decoding(lengths=ROWS["lengths"], batch_size=4), None, {}, ("all rows are in one batch",)),
+    Case("idle_rows", without_lengths(decoding(**ROWS)), None, {}, ("not all lengths are recorded",)),
     Case("idle_rows", decoding(lengths=[10, 10, 9, 2], batch_size=2), None, {}, ("saves no steps",)),
     Case("idle_rows", generated(decoding(**ROWS), sorted=True, drop_finished=True), None, {},
          ("the batches are sorted by expected length", "Refill finished rows, as servers do.")),

@@ -36,6 +36,13 @@ def test_turns_run_once_and_what_failed_is_not_repeated() -> None:
 # Grid files
 
 
+def test_a_list_of_many_values_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="n has 7 twice"):
+        cases_of(tmp_path / "g.toml", f"[grid]\nn = [{', '.join(map(str, range(20_000)))}, 7]")
+    with pytest.raises(UsageError, match="the grid has 20,000 cases"):
+        cases_of(tmp_path / "g.toml", f"[grid]\nn = [{', '.join(map(str, range(20_000)))}]")
+
+
 KNOWN = {"model": True, "processor": True, "batch-size": True, "n": True, "full": False}
 
 
