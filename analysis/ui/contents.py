@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.frame import read_frame
@@ -58,10 +59,15 @@ FROM (
 )
 WHERE known_end IS NULL OR ts >= known_end
 UNION ALL
-SELECT 1, 5, '', 'host syncs', slice.ts, slice.dur, slice.name || IFNULL(' in ' || sync.operator, ''), slice.id, 0
-FROM molprof_host_sync AS sync
-LEFT JOIN _molprof_fact_repeated_sync AS again ON again.copy_id = sync.id
-JOIN slice ON slice.id IN (sync.id, again.id)
+SELECT 1, 5, '', 'host syncs', slice.ts, slice.dur, slice.name || IFNULL(' in ' || sync.operator, ''), id, 0
+FROM (
+  SELECT id, operator FROM molprof_host_sync
+  UNION ALL
+  SELECT again.id, sync.operator
+  FROM _molprof_fact_repeated_sync AS again
+  JOIN molprof_host_sync AS sync ON sync.id = again.copy_id
+) AS sync
+JOIN slice USING (id)
 UNION ALL
 SELECT 2, 6, '', 'junk tokens', ts, dur, IFNULL(text, '') || ' (sequence ' || sequence || ')', sequence, position
 FROM molprof_token
@@ -70,7 +76,6 @@ UNION ALL
 SELECT 3, 7, device, 'GPU ' || IFNULL(device, 'None') || ' idle', ts, dur, cause, 0, 0
 FROM molprof_idle_gap
 WHERE position = 'between'
-ORDER BY number, device, ts, id, position
 """,
 )
 _SEQUENCES = """
@@ -153,7 +158,8 @@ def read_contents(engine: TraceProcessor, path: str, place: Place, files: int = 
     """
     strips = []
     first_step_ns = None
-    _, rows = query_rows(engine, _STRIPS)
+    # Sorted here: of some 300,000 rows it takes the trace processor minutes.
+    rows = sorted(query_rows(engine, _STRIPS)[1], key=_order)
     found = Counter((row[0], row[3]) for row in rows)
     idle = [key for key in found if key[0] == IDLE]
     hidden = {*idle[MAX_STREAMS:]}
@@ -171,6 +177,11 @@ def read_contents(engine: TraceProcessor, path: str, place: Place, files: int = 
     pinned = [item for item in sequences if item.number == place.molecule]
     pinned += [item for item in sequences if item not in pinned and batch in (None, item.batch)]
     return Contents(strips, len(idle), pinned, first_step_ns, zoom)
+
+
+def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    _, number, device, _, ts, _, _, id_, position = row
+    return number, device is not None, device or 0, ts, id_ or 0, position or 0
 
 
 def longest(place: int, title: str, slices: list[tuple[int, int, str]], most: int = MAX_SLICES) -> Strip:
