@@ -115,6 +115,7 @@ def wrong(command: str, sent: str, code: int, folder: Path) -> list[str]:
     codes = {0, -number} if command in ("run", "record") or twice else {0, 130, -number}
     if command == "record" and number == signal.SIGINT:
         codes = {0, 1, -number}  # of a program that ends by an exception
+    is_killed = twice or (command == "record" and code < 0)  # it cannot clean up: the next that writes there does
     if code not in codes | ({130} if twice else set()):
         found.append(f"exit code {code}")
     lines = [line for line in said.splitlines() if line.startswith("molprof: error: interrupted")]
@@ -131,9 +132,9 @@ def wrong(command: str, sent: str, code: int, folder: Path) -> list[str]:
                 data = path.read_bytes()
                 if path.suffix == ".gz":
                     data = gzip.decompress(data)
-                if path.suffixes[-2:-1] == [".json"] or path.suffix == ".json":
+                if not (".molprof-part" in path.name and is_killed) and ".json" in path.suffixes[-2:]:
                     json.loads(data)
-                elif ".molprof-part" in path.name:
+                elif ".molprof-part" in path.name and not is_killed:
                     found.append(f"{name} is left")
             except (ValueError, OSError, EOFError) as problem:
                 found.append(f"{name} is not whole: {problem}")
