@@ -30,8 +30,6 @@ import tiny_trace
 import torch
 from forks import Copies, end_with
 
-import molprof
-from molprof.analysis.trace import Trace
 from molprof.cli import main as command_line
 
 PROGRAM = """

@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gzip
+import importlib
 import json
 import os
 import random
 import runpy
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -32,9 +32,9 @@ import torch
 from forks import Copies, end_with
 
 from molprof.cli import main as molprof
-from molprof.profiler.capture import capture  # noqa: F401 - what the commands import
-from molprof.profiler.models import load  # noqa: F401
-from molprof.profiler.recording import record  # noqa: F401
+
+for module in ("capture", "models.load", "recording.record"):  # what the commands import
+    importlib.import_module(f"molprof.profiler.{module}")
 
 GRID = '[options]\nmodel = "llama"\nn = 1\nrepeats = 1\nwarmup = 0\nmax-new-tokens = 8\n[grid]\nbatch-size = [1, 2]\n'
 PROGRAM = """
@@ -54,7 +54,8 @@ LINES = {
     "capture": f"capture {CAPTURE} -o out.json",
     "record": "",
     "sweep": "sweep grid.toml -o swept",
-    "attach": "attach URL --prompts ask.txt --regex [0-9]+ --max-new-tokens 9 --repeats 1 --trace-dir served --traces out",
+    "attach": "attach URL --prompts ask.txt --regex [0-9]+ --max-new-tokens 9 --repeats 1 --trace-dir served "
+    "--traces out",
     "run": "run --full -o out.json own.py",
 }
 SIGNALS = {"SIGINT": 2, "SIGTERM": 1, "SIGHUP": 1, "SIGINT SIGINT": 1}
