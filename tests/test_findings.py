@@ -234,7 +234,8 @@ CASES = [
     # All of the time is in steps. Steps cost the same however many rows they have, and so for row-steps.
     Case("junk_tokens", decoding(kinds=["fffjj", "ffffl"], lengths=[5, 5], batch_size=2), 0.2,
          {"junk_tokens": 2, "filler_tokens": 1, "token_ratio": 0.3, "steps": 5, "steps_without": 4},
-         quiet=(decoding(kinds=["f" * 199 + "j", "f" * 200], lengths=[200, 200], batch_size=2),)),
+         quiet=(decoding(kinds=["f" * 199 + "j", "f" * 200], lengths=[200, 200], batch_size=2),
+                without_lengths(decoding(kinds=["fffjj"] * 3, lengths=[5] * 3, batch_size=3)))),
     Case("templates", decoding(setup={"template": 1_000_000}), 0.2,
          {"template_ns": 1_000_000, "wall_ns": 5_000_000, "molecules": 8},
          quiet=(decoding(setup={"template": 50_000}),)),

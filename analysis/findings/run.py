@@ -180,7 +180,7 @@ def _wasted(known: Known, what: str, fix: str = "", explanation: str = "") -> Fo
     """What the batches would save without junk and filler tokens."""
     run, rows = known.run, known.rows(_ROWS)
     drift = run.junk_tokens + run.filler_tokens
-    if not run.row_steps or not drift:
+    if not run.row_steps or not drift or any(row["tokens"] is None for row in rows):
         return None
     wasted = {item.sequence: item.junk + item.filler for item in run.sequences}
     # By batch, tokens of each row with and without those.
