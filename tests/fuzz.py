@@ -70,7 +70,9 @@ def tried(
         counts["failures"] += 1
         known.add(place_of(problem))
         traceback.print_exception(problem, limit=-6, chain=False, file=sys.stdout)
-        print(f"round {number}: {place_of(problem)}\n{str(last)[:3000]}\n", flush=True)
+        whole = folder.parent / f"molprof-fuzz-{os.getpid()}-{number}.txt"
+        whole.write_text(ascii(last))
+        print(f"round {number}: {place_of(problem)}\n{ascii(last)[:1000]}\nwhole: {whole}\n", flush=True)
     return counts
 
 
