@@ -159,7 +159,7 @@ def read_contents(engine: TraceProcessor, path: str, place: Place, files: int = 
     strips = []
     first_step_ns = None
     # Sorted here: of some 300,000 rows it takes the trace processor minutes.
-    rows = sorted(query_rows(engine, _STRIPS)[1], key=_order)
+    rows = tuple(sorted(query_rows(engine, _STRIPS)[1], key=_order))
     found = Counter((row[0], row[3]) for row in rows)
     idle = [key for key in found if key[0] == IDLE]
     hidden = {*idle[MAX_STREAMS:]}
