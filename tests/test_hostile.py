@@ -141,6 +141,12 @@ def test_what_is_read_or_refused(kind: str, tmp_path: Path) -> None:
     check()
 
 
+def test_a_type_that_is_none_is_named() -> None:
+    """Found by `fuzz.py`: inside of another schema it ended in a TypeError."""
+    with pytest.raises(NotRegular, match="it has the type 0"):
+        compiled(Whole("schema", '{"type": "object", "properties": {"a": {"type": 0}}, "required": ["a"]}'))
+
+
 def test_instants_among_python_stacks_are_no_complete_events(tmp_path: Path) -> None:
     """Found by `test_traces`: they were counted where stacks are read beside the engine."""
     events = [

@@ -155,6 +155,8 @@ class _Schemas:
             if len(kinds) != 1:
                 raise NotRegular(f"it has a schema without a type: {', '.join(schema) or 'an empty one'}")
         kinds = [kinds] if isinstance(kinds, str) else kinds
+        if not isinstance(kinds, list):
+            raise NotRegular(f"it has the type {kinds!r}")
         if more := schema.keys() - set().union(*_KEYWORDS.values()):
             raise NotRegular(f"it has {sorted(more)[0]}")
         return either(*(self._of(kind, schema, inside) for kind in kinds))
@@ -251,6 +253,8 @@ class _Schemas:
             raise NotRegular(f"it has {sorted(more)[0]} beside values")
         if kinds is not None:
             kinds = [kinds] if isinstance(kinds, str) else kinds
+        if not isinstance(kinds, list):
+            raise NotRegular(f"it has the type {kinds!r}")
             values = [value for value in values if any(_TYPES[kind](value) for kind in kinds)]
         return either(*map(_literal, values))
 
