@@ -141,10 +141,13 @@ def test_what_is_read_or_refused(kind: str, tmp_path: Path) -> None:
     check()
 
 
-def test_a_type_that_is_none_is_named() -> None:
-    """Found by `fuzz.py`: inside of another schema it ended in a TypeError."""
-    with pytest.raises(NotRegular, match="it has the type 0"):
-        compiled(Whole("schema", '{"type": "object", "properties": {"a": {"type": 0}}, "required": ["a"]}'))
+@pytest.mark.parametrize(
+    "inside", [{"type": 0}, {"anyOf": 5}, {"properties": 5}, {"items": {"$ref": 5}}, {"pattern": "("}]
+)
+def test_a_wrong_value_inside_of_a_schema_is_named(inside: dict[str, Any]) -> None:
+    """Found by `fuzz.py`: it ended in a TypeError."""
+    with pytest.raises(NotRegular, match=r"with a value of another type than it takes|that Python does not read"):
+        compiled(Whole("schema", json.dumps({"type": "object", "properties": {"a": inside}, "required": ["a"]})))
 
 
 def test_instants_among_python_stacks_are_no_complete_events(tmp_path: Path) -> None:
