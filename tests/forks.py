@@ -24,7 +24,7 @@ def forked(call: Callable[..., Any], *arguments: Any) -> str:
         if not (pid := os.fork()):
             for stream in (1, 2):
                 os.dup2(out.fileno(), stream)
-            _end_with(functools.partial(call, *arguments))
+            end_with(functools.partial(call, *arguments))
         ended = os.waitpid(pid, 0)[1]
         out.seek(0)
         text = out.read().decode()
@@ -38,7 +38,7 @@ class Copies(subprocess.Popen[Any]):
     def __init__(self, line: Sequence[str], **how: Any) -> None:
         if [*line[:3]] == call_line("")[:3]:
             become = functools.partial(_become, line, how.get("env"), how.get("pass_fds", ()))
-            how["preexec_fn"] = functools.partial(_end_with, become)
+            how["preexec_fn"] = functools.partial(end_with, become)
         super().__init__(line, **how)
 
 
@@ -60,7 +60,7 @@ def _become(line: Sequence[str], environment: Mapping[str, str] | None, kept: Co
     exec(code, {"__name__": "__main__"})
 
 
-def _end_with(call: Callable[[], Any]) -> None:
+def end_with(call: Callable[[], Any]) -> None:
     """Call it, and end this process as Python would."""
     code = 1
     atexit._clear()

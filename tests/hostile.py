@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
+import origin_trace
+import rank_traces
 import tiny_trace
+from decoding_trace import decoding
 from hypothesis import strategies as st
 
 TEXTS = st.one_of(
@@ -77,18 +81,37 @@ HOSTILE = st.fixed_dictionaries(
     },
 )
 
+# Start and duration of the event of this number among so many.
+TIMES: dict[str, Callable[[int, int], tuple[int, int]]] = {
+    "nested": lambda place, events: (place, 2 * (events - place)),
+    "touching": lambda place, events: (place // 2 * 5, place % 2 * 5),
+    "in reverse": lambda place, events: (events - place, 1),
+}
+DAMAGE = st.binary(max_size=3) | st.sampled_from([b"[" * 3000, b'{"a":' * 3000, b"]}", b"null", b"1e999", b"\\" * 99])
+
+
+# Traces of a captured run, of a run of a program, of a rank, of functions and modules.
+DOCUMENTS = (
+    tiny_trace.document(), decoding(lengths=[3, 2], batch_size=2), {"traceEvents": origin_trace.EVENTS},
+    {"traceEvents": rank_traces.events(), "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2}},
+)  # fmt: skip
+
+
+def manifests() -> st.SearchStrategy[Any]:
+    return changed(st.just(tiny_trace.MANIFEST))
+
 
 @st.composite
-def manifests(draw: st.DrawFn) -> Any:
-    """The manifest of a captured run with some values replaced, dropped or added."""
-    made = copy.deepcopy(tiny_trace.MANIFEST)
+def changed(draw: st.DrawFn, originals: st.SearchStrategy[Any]) -> Any:
+    """A document with some values replaced, dropped or added."""
+    made = copy.deepcopy(draw(originals))
     for _ in range(draw(st.integers(0, 3))):
         place: Any = made
         while True:
             if not isinstance(place, (dict, list)) or not place:
                 break
             key = draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
-            if isinstance(place[key], (dict, list)) and place[key] and draw(st.booleans()):
+            if isinstance(place[key], (dict, list)) and place[key] and draw(st.integers(0, 5)):
                 place = place[key]
                 continue
             action = draw(st.sampled_from(["replace", "replace", "drop", "add"]))
@@ -104,20 +127,26 @@ def manifests(draw: st.DrawFn) -> Any:
 
 @st.composite
 def traces(draw: st.DrawFn) -> bytes:
-    """The text of a trace: events, maybe of a captured run with its manifest, maybe damaged."""
+    """The text of a trace: random events, or one that is changed a little with some of these, maybe damaged."""
     events: list[Any] = draw(st.lists(st.one_of(PLAUSIBLE, PLAUSIBLE, PLAUSIBLE, HOSTILE), max_size=12))
     keys: dict[str, Any] = {}
-    if draw(st.integers(0, 3)) == 0:
-        events = [*copy.deepcopy(tiny_trace.EVENTS), *events]
-        keys["molprof"] = draw(manifests())
+    if draw(st.booleans()):
+        keys = draw(changed(st.sampled_from(DOCUMENTS)))
+        if isinstance(given := keys.pop("traceEvents", []), list):
+            events = [*given, *events[: draw(st.integers(0, 2))]]
     if draw(st.integers(0, 3)) == 0:
         keys[draw(st.sampled_from(["deviceProperties", "distributedInfo", "schemaVersion", "molprof_trimmed"]))] = draw(
             VALUES
         )
+    shape = draw(st.sampled_from(["as drawn", "as drawn", "nested", "touching", "in reverse"]))
+    for place, event in enumerate(events):
+        if shape != "as drawn" and isinstance(event, dict):
+            start, length = TIMES[shape](place, len(events))
+            event |= {"ts": start, "dur": length}
     text = json.dumps({**keys, "traceEvents": events}).encode()
     if draw(st.integers(0, 5)) == 0:
         place = draw(st.integers(0, len(text)))
-        text = text[:place] + draw(st.binary(max_size=3)) + text[place + draw(st.integers(0, 5)) :]
+        text = text[:place] + draw(DAMAGE) + text[place + draw(st.integers(0, 5)) :]
     return text
 
 
@@ -132,7 +161,10 @@ def toml(value: Any) -> str:
 
 OPTIONS = st.sampled_from(["model", "batch-size", "processor", "n", "seed", "full", "attention", "kv-cache", "smiles"])
 TABLES = st.dictionaries(OPTIONS | TEXTS, st.lists(SCALARS, max_size=3) | VALUES, max_size=3)
+CHOICES = st.lists(NUMBERS | TEXTS, min_size=1, max_size=3, unique_by=repr)
+LISTS = st.dictionaries(OPTIONS, CHOICES, min_size=1, max_size=3)
 GRIDS = st.one_of(
+    st.fixed_dictionaries({"grid": LISTS}, optional={"exclude": st.lists(TABLES, max_size=1)}),
     st.fixed_dictionaries(
         {"grid": TABLES},
         optional={"options": TABLES, "exclude": st.lists(TABLES, max_size=2) | VALUES, "command": SCALARS},
@@ -168,8 +200,11 @@ SCHEMAS: st.SearchStrategy[Any] = st.recursive(
     max_leaves=4,
 )  # fmt: skip
 
+CHATS = st.lists(st.fixed_dictionaries({"role": st.sampled_from(["system", "user"]), "content": TEXTS}), min_size=1)
 REQUESTS = st.lists(
     st.one_of(
+        st.fixed_dictionaries({"prompt": TEXTS}, optional={"schema": SCHEMAS, "number": SCALARS}),
+        st.fixed_dictionaries({"messages": CHATS}, optional={"choices": st.lists(TEXTS, min_size=1, max_size=3)}),
         st.fixed_dictionaries(
             {"prompt": TEXTS},
             optional={
@@ -183,3 +218,13 @@ REQUESTS = st.lists(
     | TEXTS,
     max_size=3,
 ).map("\n".join)  # fmt: skip
+
+# Names of operators, from the parts that a name may have.
+OPERATORS = st.one_of(
+    st.lists(
+        st.sampled_from(["aten", "::", "mul", "_", "__class__", "import", ".", "9", "٣", "{x}", "\n", "(", '"', "#"]),
+        max_size=6,
+    ).map("".join),
+    st.from_regex(r"\A[a-z_]{1,4}::[a-z0-9_]{1,6}(\.[a-z]{1,3})?\Z"),
+    TEXTS,
+)

@@ -191,6 +191,27 @@ def test_what_killed_processes_left_is_removed_and_what_others_use_is_not(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("call", ["open", "flock", "fstat"])
+def test_an_interrupt_while_a_file_is_begun_leaves_none(call: str, tmp_path: Path) -> None:
+    made = f"""
+import os, signal, sys
+from pathlib import Path
+from molprof.common.files import replacing
+def heard(frame, event, called):
+    if event == "c_return" and called.__name__ == "{call}" and frame.f_code.co_filename.endswith("/files.py"):
+        sys.setprofile(None)
+        os.kill(os.getpid(), signal.SIGINT)
+sys.setprofile(heard)
+try:
+    with replacing(Path("out")) as part:
+        part.write_text("never")
+except KeyboardInterrupt:
+    sys.exit(7)
+"""
+    assert subprocess.run([sys.executable, "-c", made], cwd=tmp_path, check=False).returncode == 7
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_a_file_that_appears_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
     def link(*names: object) -> None:

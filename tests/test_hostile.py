@@ -1,6 +1,6 @@
 """Random inputs: what they hold, or an error in one line; never a traceback, and never another count.
 
-MOLPROF_FUZZ_RUNS sets how many of each kind.
+MOLPROF_FUZZ_RUNS sets how many of each kind; `fuzz.py` tries them for as long as it may.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,17 @@ import hostile
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_replay_odd import called, outline
 
 from molprof import api
+from molprof.analysis.export import export
 from molprof.analysis.reader import Reading
+from molprof.analysis.roofline.operands import Operand
+from molprof.analysis.roofline.script import script_of
+from molprof.analysis.trace import Trace
+from molprof.analysis.trim import Wish, trim
+from molprof.analysis.ui.contents import Place
+from molprof.analysis.ui.prepare import prepare
 from molprof.common.errors import MolprofError
 from molprof.common.manifest import from_json
 from molprof.profiler.constraints.automaton import NoText, TooLarge
@@ -32,20 +39,16 @@ RUNS = int(os.environ.get("MOLPROF_FUZZ_RUNS", "0"))
 OPTIONS = {"model": True, "batch-size": True, "processor": True, "n": True, "seed": True, "full": False}
 
 
-def runs(usual: int) -> Callable[[Any], Any]:
-    slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-    return settings(max_examples=RUNS or usual, deadline=None, suppress_health_check=slow)
-
-
-@contextmanager
-def lines() -> Iterator[None]:
-    """An error of the block is one line of what can be printed."""
+def is_read(ask: Callable[[], object]) -> bool:
+    """Whether it answers; else its error is one text of what can be printed."""
     try:
-        yield
+        ask()
     except MolprofError as problem:
         message = str(problem)
         assert message.strip()
         assert len(message) < 5_000
+        return False
+    return True
 
 
 READ: dict[str, Callable[[Path, Reading], object]] = {
@@ -58,53 +61,93 @@ READ: dict[str, Callable[[Path, Reading], object]] = {
     "kernels": api.recorded,
     "launches": lambda path, reading: api.query(path, "launches", reading=reading),
     "ranks": lambda path, reading: api.ranks([path], reading=reading),
+    "trim": lambda path, _: trim(path, path.with_name("part.json"), Wish(start_ns=50_000)),
+    "export": lambda path, _: export(path, path.with_name("exported.json")),
+    "open": lambda path, reading: prepare([Trace(path, reading)], path.parent, Place()),
 }
 
 
-@runs(15)
-@given(hostile.traces(), st.sampled_from(sorted(READ)), st.booleans())
-def test_traces(tmp_path_factory: pytest.TempPathFactory, text: bytes, how: str, partial: bool) -> None:
-    path = tmp_path_factory.getbasetemp() / "hostile.json"
+def trace_is_read(folder: Path, given: tuple[bytes, str, bool]) -> bool:
+    text, how, partial = given
+    path = folder / "hostile.json"
     path.write_bytes(text)
-    with lines():
-        READ[how](path, Reading(stacks=True, cached=False, processes=1, partial=partial))
-    with lines():
+
+    def counted() -> None:
         report = api.report(path, Reading(cached=False, processes=1))
         events = json.loads(text)["traceEvents"]
         complete = Counter(str(event.get("cat")) for event in events if event.get("ph") == "X")
         assert report.trace.events_by_category == complete
 
-
-@runs(40)
-@given(hostile.manifests())
-def test_manifests(raw: Any) -> None:
-    with lines():
-        from_json(json.loads(json.dumps(raw)))
+    is_read(lambda: READ[how](path, Reading(stacks=True, cached=False, processes=1, partial=partial)))
+    return is_read(counted)
 
 
-@runs(40)
-@given(hostile.GRIDS)
-def test_grids(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    path = tmp_path_factory.getbasetemp() / "grid.toml"
+def manifest_is_read(_: Path, raw: Any) -> bool:
+    return is_read(lambda: from_json(json.loads(json.dumps(raw))))
+
+
+def grid_is_read(folder: Path, text: str) -> bool:
+    path = folder / "grid.toml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    with lines():
-        assert read_grid(path, lambda command: OPTIONS if command == "capture" else None).cases
+    return is_read(lambda: read_grid(path, lambda command: OPTIONS if command == "capture" else None).cases)
 
 
-@runs(40)
-@given(hostile.REQUESTS)
-def test_requests(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    path = tmp_path_factory.getbasetemp() / "requests.jsonl"
+def requests_are_read(folder: Path, text: str) -> bool:
+    path = folder / "requests.jsonl"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    with lines():
-        read_texts(path, None)
+    return is_read(lambda: read_texts(path, None))
 
 
-@runs(40)
-@given(hostile.SCHEMAS)
-def test_schemas(schema: Any) -> None:
-    with suppress(NoText, NotRegular, TooLarge):
+def schema_is_compiled(_: Path, schema: Any) -> bool:
+    try:
         compiled(Constraint("schema", json.dumps(schema)))
+    except (NoText, NotRegular, TooLarge):
+        return False
+    return True
+
+
+def name_is_a_text(_: Path, given: tuple[str, str]) -> bool:
+    """The name of an operator, and what a script says of its file: neither becomes anything else of a program."""
+    name, of = given
+    scripts: list[str] = []
+    if is_read(lambda: scripts.append(script_of(called(name, TABLE), of))):
+        assert outline(scripts[0]) == PLAIN
+    return bool(scripts)
+
+
+TABLE = Operand("float", (2, 3), (3, 1))
+PLAIN = outline(script_of(called("aten::mul", TABLE), "of a test"))
+KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Path, Any], bool]]] = {
+    "traces": (st.tuples(hostile.traces(), st.sampled_from(sorted(READ)), st.booleans()), trace_is_read),
+    "manifests": (hostile.manifests(), manifest_is_read),
+    "grids": (hostile.GRIDS, grid_is_read),
+    "requests": (hostile.REQUESTS, requests_are_read),
+    "schemas": (hostile.SCHEMAS, schema_is_compiled),
+    "names": (st.tuples(hostile.OPERATORS, hostile.TEXTS), name_is_a_text),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_read_or_refused(kind: str, tmp_path: Path) -> None:
+    strategy, reads = KINDS[kind]
+
+    usual = 15 if kind == "traces" else 40
+
+    @settings(max_examples=RUNS or usual, deadline=None, suppress_health_check=[*HealthCheck])
+    @given(strategy)
+    def check(value: Any) -> None:
+        reads(tmp_path, value)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    "inside", [{"type": 0}, {"anyOf": 5}, {"properties": 5}, {"items": {"$ref": 5}}, {"pattern": "("}]
+)
+def test_a_wrong_value_inside_of_a_schema_is_named(inside: dict[str, Any]) -> None:
+    """Found by `fuzz.py`: it ended in a TypeError."""
+    with pytest.raises(NotRegular, match=r"with a value of another type than it takes|that Python does not read"):
+        compiled(Constraint("schema", json.dumps({"type": "object", "properties": {"a": inside}, "required": ["a"]})))
 
 
 def test_instants_among_python_stacks_are_no_complete_events(tmp_path: Path) -> None:

@@ -36,6 +36,13 @@ KNOWN = {
 }  # fmt: skip
 
 
+def test_a_list_of_many_values_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="n has 7 twice"):
+        cases_of(tmp_path / "g.toml", f"[grid]\nn = [{', '.join(map(str, range(20_000)))}, 7]")
+    with pytest.raises(UsageError, match="the grid has 20,000 cases"):
+        cases_of(tmp_path / "g.toml", f"[grid]\nn = [{', '.join(map(str, range(20_000)))}]")
+
+
 def cases_of(path: Path, text: str, *words: str) -> list[tuple[str, dict[str, Any]]]:
     path.write_text(text)
     grid = read_grid(path, lambda command: KNOWN if command == "capture" else None, words)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -41,9 +42,8 @@ def served(result: Prepared) -> TraceProcessor:
     engine = open_engine()
     engine.feed(result.trace.read_bytes())
     engine.finish()
-    for name, sql in result.view.modules.items():
-        engine.register_package(name.partition(".")[0], {name: sql})
-    engine.register_package("molprof", result.view.modules)
+    for package, keys in groupby(sorted(result.view.modules), lambda key: key.partition(".")[0]):
+        engine.register_package(package, {key: result.view.modules[key] for key in keys})
     return engine
 
 
@@ -258,12 +258,27 @@ def test_of_too_many_slices_the_longest_are_kept() -> None:
     assert [row[0] for row in strip.slices] == list(range(MAX_SLICES))
 
 
+def test_of_many_devices_some_are_shown(tmp_path: Path) -> None:
+    work = [x("k", ts, 2, pid=device, tid=7, cat="kernel", args={"device": device, "stream": 7})
+            for ts in (0, 9) for device in range(20)]  # fmt: skip
+    result = prepared(tmp_path, work)
+    assert len([name for name in result.view.pinned if name.endswith("idle")]) == 16
+    assert "idle time is shown of 16 of 20 GPUs" in result.notes
+
+
 @pytest.mark.parametrize(("files", "shown"), [(1, 6), (2, 2)])
 def test_of_many_token_tracks_a_few_are_pinned(tmp_path: Path, files: int, shown: int) -> None:
     result = prepared(tmp_path, *[decoding(batch_size=9)] * files)
     before = "" if files == 1 else "run0: "
     assert len([name for name in result.view.pinned if name.startswith(f"{before}sequence")]) == shown
     assert f"{before}{shown} of 9 token tracks are pinned; the others stand in their process below" in result.notes
+
+
+def view_of(server: UiServer) -> dict[str, Any]:
+    """What the page knows of the view."""
+    text = get(server, "view.js")[2].decode()
+    data: dict[str, Any] = json.loads(text.split("const view = ", 1)[1].split(";\n", 1)[0])
+    return data
 
 
 def test_names_reach_the_script_as_text(tmp_path: Path) -> None:
@@ -273,10 +288,22 @@ def test_names_reach_the_script_as_text(tmp_path: Path) -> None:
     result = prepared(tmp_path, document)
     assert any(hostile.split()[0] in name for _, _, name in strips(result)["phases"])
     with serving(result) as server:
-        text = get(server, "view.js")[2].decode()
-    assert "\u2028" not in text
-    data = text.split("const view = ", 1)[1].split(";\n", 1)[0]
-    assert json.loads(data)["visible"] == ["96800", "180000"]
+        assert "\u2028" not in get(server, "view.js")[2].decode()
+        assert view_of(server)["visible"] == ["96800", "180000"]
+
+
+def test_facts_are_packages_of_their_own(tmp_path: Path) -> None:
+    """One message with all facts of a large trace is more than the UI's engine takes."""
+    document = tiny_trace.document()
+    document["traceEvents"] += [tiny_trace.slice_("user_annotation", f"molprof.{'x' * 999} batch=0 step=1", 1000, 100)]
+    result = prepared(tmp_path, document)
+    assert max(len(name) for _, _, name in strips(result)["phases"]) == 100
+    with serving(result) as server:
+        own = view_of(server)
+        packages = [own["package"], *(json.loads(get(server, name)[2]) for name in own["more"])]
+    assert [package["name"] for package in packages] == ["molprof", "molprof_facts_0"]
+    served_modules = {module["name"]: module["sql"] for package in packages for module in package["modules"]}
+    assert served_modules == result.view.modules
 
 
 @pytest.fixture

@@ -62,5 +62,6 @@ def wait_for_view(window: Page, result: Prepared) -> None:
     window.wait("!document.body.innerText.includes('Loading')")
     # What is known to the UI is drawn a moment later, and zoomed to.
     window.wait(f"{PINNED}.length === {len(result.view.pinned)}")
+    window.wait("document.body.dataset.packages")
     if result.view.visible is not None:
         window.wait(f"String({VISIBLE}.start) === '{result.view.visible.start_ns}'")

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 
 _LITERALS = re.compile(r"[^*?\[\]]+|\[\^?\]?[^\]]*\]|[*?]")
-_ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
 def lowered(name: str) -> str:
     """Return the name in lower case as SQLite has it: of ASCII letters alone."""
-    return name.translate(_ASCII_LOWER)
+    if name.isascii():
+        return name.lower()
+    return name.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")  # bytes have only these
 
 
 class Glob:

@@ -16,7 +16,7 @@ _ID_BITS = 32
 HEAD = "CREATE PERFETTO TABLE _molprof_fact_"
 _ROWS = 10_000  # that are encoded at once
 # Of the values of a statement, and of an id: the trace processor stopped at a request of about 100 MB.
-_MOST_BYTES, _ID_BYTES = 1 << 24, 22
+MOST_BYTES, _ID_BYTES = 1 << 24, 22
 # The module `molprof.facts` where the tables are made otherwise, so that SQL for an exported trace runs there too.
 NO_MODULE = "CREATE PERFETTO VIEW _molprof_facts_are_there AS SELECT 1 AS are_there;\n"
 _MODULE_HEAD = f"""\
@@ -57,7 +57,7 @@ def of_ids(name: str, columns: Sequence[str], ids: Sequence[np.ndarray]) -> list
     if len(ids) > 1:
         values = [f"value >> {_ID_BITS}", f"NULLIF(value & {2**_ID_BITS - 1}, 0) - 1"]
         numbers = (ids[0] << _ID_BITS) + np.maximum(ids[1] + 1, 0)
-    most = _MOST_BYTES // _ID_BYTES
+    most = MOST_BYTES // _ID_BYTES
     parts = (numbers[start : start + most].tolist() for start in range(0, max(len(numbers), 1), most))
     return _statements(name, columns, lambda _, place: values[place], (f"FROM json_each('{part}')" for part in parts))
 
@@ -67,8 +67,8 @@ def _texts(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
     left, parts, size = iter(rows), list[bytes](), 0
     while some := list(itertools.islice(left, _ROWS)):
         text = msgspec.json.encode(some)[1:-1]
-        for part in [text] if len(text) <= _MOST_BYTES else map(msgspec.json.encode, some):
-            if parts and size + len(part) > _MOST_BYTES:
+        for part in [text] if len(text) <= MOST_BYTES else map(msgspec.json.encode, some):
+            if parts and size + len(part) > MOST_BYTES:
                 yield b",".join(parts).decode()
                 parts, size = [], 0
             parts.append(part)

@@ -83,10 +83,11 @@ def idle_rows(known: Known) -> Found | None:
         return None
     ratio = run.idle_row_steps / run.row_steps
     batches = Counter(row["batch"] for row in rows)
-    by_length = sum(sorted((row["tokens"] for row in rows), reverse=True)[:: max(batches.values())])
+    lengths = [row["tokens"] for row in rows if row["tokens"] is not None]
+    by_length = sum(sorted(lengths, reverse=True)[:: max(batches.values())])
     # With forced runs a row's steps are fewer than its tokens, and not known by its length.
     unsorted = len(batches) > 1 and run.of_molecules and not run.setup.sorted
-    sortable = unsorted and not run.setup.forced_runs and by_length < run.steps
+    sortable = unsorted and not run.setup.forced_runs and len(lengths) == len(rows) and by_length < run.steps
     fix = idle_rows.fix
     if run.setup.drop_finished:
         fix = "Refill finished rows, as servers do."
@@ -103,6 +104,8 @@ def idle_rows(known: Known) -> Found | None:
         advice = "the batches are sorted by expected length"
     elif run.setup.forced_runs:
         advice = "with forced runs, it is not known what sorting saves"
+    elif len(lengths) < len(rows):
+        advice = "not all lengths are recorded, so it is not known what sorting saves"
     else:
         advice = "sorting by length saves no steps"
     return Found(
@@ -177,7 +180,7 @@ def _wasted(known: Known, what: str, fix: str = "", explanation: str = "") -> Fo
     """What the batches would save without junk and filler tokens."""
     run, rows = known.run, known.rows(_ROWS)
     drift = run.junk_tokens + run.filler_tokens
-    if not run.row_steps or not drift:
+    if not run.row_steps or not drift or any(row["tokens"] is None for row in rows):
         return None
     wasted = {item.sequence: item.junk + item.filler for item in run.sequences}
     # By batch, tokens of each row with and without those.

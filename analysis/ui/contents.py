@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.frame import read_frame
@@ -12,8 +14,9 @@ from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.analysis.trim import read_recorded_steps
 from molprof.common.errors import UsageError
 
-# Slices of a strip; of more, the longest are shown.
-MAX_SLICES = 50_000
+# Slices of a strip, and of all of a view: they go to the UI in one message. Of more, the longest are shown.
+MAX_SLICES, MAX_SLICES_OF_ALL = 50_000, 400_000
+MAX_STREAMS = 16
 # Where a strip stands: above the token tracks, below them, below the streams of the GPUs.
 ABOVE, TOKENS, IDLE = 1, 2, 3
 _STRIPS = Query(
@@ -56,10 +59,15 @@ FROM (
 )
 WHERE known_end IS NULL OR ts >= known_end
 UNION ALL
-SELECT 1, 5, '', 'host syncs', slice.ts, slice.dur, slice.name || IFNULL(' in ' || sync.operator, ''), slice.id, 0
-FROM molprof_host_sync AS sync
-LEFT JOIN _molprof_fact_repeated_sync AS again ON again.copy_id = sync.id
-JOIN slice ON slice.id IN (sync.id, again.id)
+SELECT 1, 5, '', 'host syncs', slice.ts, slice.dur, slice.name || IFNULL(' in ' || sync.operator, ''), id, 0
+FROM (
+  SELECT id, operator FROM molprof_host_sync
+  UNION ALL
+  SELECT again.id, sync.operator
+  FROM _molprof_fact_repeated_sync AS again
+  JOIN molprof_host_sync AS sync ON sync.id = again.copy_id
+) AS sync
+JOIN slice USING (id)
 UNION ALL
 SELECT 2, 6, '', 'junk tokens', ts, dur, IFNULL(text, '') || ' (sequence ' || sequence || ')', sequence, position
 FROM molprof_token
@@ -68,7 +76,6 @@ UNION ALL
 SELECT 3, 7, device, 'GPU ' || IFNULL(device, 'None') || ' idle', ts, dur, cause, 0, 0
 FROM molprof_idle_gap
 WHERE position = 'between'
-ORDER BY number, device, ts, id, position
 """,
 )
 _SEQUENCES = """
@@ -137,20 +144,31 @@ class Place:
 class Contents:
     """What there is to show of one file."""
 
-    strips: list[Strip]  # those with slices, in the order in which they are shown
+    strips: list[Strip]  # those with slices, in the order in which they are shown, of MAX_STREAMS devices at most
+    idle_devices: int  # of how many there are
     sequences: list[Sequence]  # token tracks to pin, the one that the user asked for first
     first_step_ns: int | None
     zoom: Span | None  # None: nothing to choose
 
 
-def read_contents(engine: TraceProcessor, path: str, place: Place) -> Contents:
-    """What is worth a look. Raises UsageError where the trace lacks the step, token or molecule of `place`."""
+def read_contents(engine: TraceProcessor, path: str, place: Place, files: int = 1) -> Contents:
+    """What is worth a look, in one of so many files that are shown together.
+
+    Raises UsageError where the trace lacks the step, token or molecule of `place`.
+    """
     strips = []
     first_step_ns = None
-    _, rows = query_rows(engine, _STRIPS)
+    # Sorted here: of some 300,000 rows it takes the trace processor minutes.
+    rows = tuple(sorted(query_rows(engine, _STRIPS)[1], key=_order))
+    found = Counter((row[0], row[3]) for row in rows)
+    idle = [key for key in found if key[0] == IDLE]
+    hidden = {*idle[MAX_STREAMS:]}
+    most = min(MAX_SLICES, MAX_SLICES_OF_ALL // (files * max(1, len(found) - len(hidden))))
     for (shown, title), same in groupby(rows, key=lambda row: (row[0], row[3])):
+        if (shown, title) in hidden:
+            continue
         slices = [(ts, dur, IDLE_CAUSES.get(name, name) if shown == IDLE else name) for *_, ts, dur, name, _, _ in same]
-        strips.append(longest(shown, title, slices))
+        strips.append(longest(shown, title, slices, most))
         if title == "steps":
             first_step_ns = slices[0][0]
     _, rows = query_rows(engine, Query("tokens", _SEQUENCES))
@@ -158,15 +176,20 @@ def read_contents(engine: TraceProcessor, path: str, place: Place) -> Contents:
     zoom, batch = _zoom(engine, path, place, sequences)
     pinned = [item for item in sequences if item.number == place.molecule]
     pinned += [item for item in sequences if item not in pinned and batch in (None, item.batch)]
-    return Contents(strips, pinned, first_step_ns, zoom)
+    return Contents(strips, len(idle), pinned, first_step_ns, zoom)
 
 
-def longest(place: int, title: str, slices: list[tuple[int, int, str]]) -> Strip:
+def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    _, number, device, _, ts, _, _, id_, position = row
+    return number, device is not None, device or 0, ts, id_ or 0, position or 0
+
+
+def longest(place: int, title: str, slices: list[tuple[int, int, str]], most: int = MAX_SLICES) -> Strip:
     """The strip of the slices, or of the longest of too many."""
-    if len(slices) <= MAX_SLICES:
+    if len(slices) <= most:
         return Strip(place, title, slices)
-    kept = sorted(slices, key=lambda item: (-item[1], item[0]))[:MAX_SLICES]
-    return Strip(place, f"{title} (longest {MAX_SLICES:,})", sorted(kept), len(slices) - MAX_SLICES)
+    kept = sorted(slices, key=lambda item: (-item[1], item[0]))[:most]
+    return Strip(place, f"{title} (longest {most:,})", sorted(kept), len(slices) - most)
 
 
 def _zoom(engine: TraceProcessor, path: str, place: Place, sequences: list[Sequence]) -> tuple[Span | None, int | None]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from isal import igzip, isal_zlib
 
-from molprof.analysis.facts.statements import NO_MODULE
+from molprof.analysis.facts.statements import MOST_BYTES, NO_MODULE
 from molprof.analysis.facts.tables import TABLES, install, table_sql
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.feeding import json_chunks
@@ -25,17 +25,18 @@ from molprof.analysis.reader.source import open_source
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.trace import Trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
-from molprof.analysis.ui.contents import ABOVE, IDLE, TOKENS, Contents, Place, Span, Strip, read_contents
+from molprof.analysis.ui.contents import ABOVE, IDLE, MAX_STREAMS, TOKENS, Contents, Place, Span, Strip, read_contents
 from molprof.analysis.ui.tracks import Tracks, arrange_tracks
 from molprof.common.values import counted
-from molprof.queries import FACTS, PACKAGE, standing_alone
+from molprof.queries import FACTS, PACKAGE, replacing_tables, standing_alone
 
 # The SQL module with the strips of this trace.
 _MODULE = f"{PACKAGE}.view"
 # Pinned token tracks of one file, and of each of several: the rest needs room too.
 _MAX_SEQUENCES = 6
 _MAX_SEQUENCES_EACH = 2
-_MAX_STREAMS = 16
+# Of a slice in a strip: MAX_SLICES_OF_ALL of them are less than the 64 MiB that a message to the UI may have.
+_NAME_BYTES = 100
 # Of the zoom, on either side.
 _MARGIN_RATIO = 0.04
 _QUOTED = str.maketrans({"'": "''", "\0": None})
@@ -99,7 +100,7 @@ def prepare(
         with trace:
             engine, info = trace.loaded()
             with values_named(engine, trace.path):
-                looks.append(read_contents(engine, info.path, Place() if looks else place))
+                looks.append(read_contents(engine, info.path, Place() if looks else place, len(traces)))
         notes += info.notes()
         if info.lanes:
             why = "for partial overlaps with others of their track"
@@ -129,7 +130,7 @@ def prepare(
     end_ns = max(int((survey.starts_ns + survey.durations_ns).max(initial=0)) for survey in surveys)
     output = folder / "trace.gz"
     events = sum(len(survey.starts_ns) for survey in surveys)
-    facts_sql = NO_MODULE
+    facts_sql, package = NO_MODULE, dict[str, str]()
     with ExitStack() as stack:
         out = stack.enter_context(igzip.open(output, "wb", compresslevel=_LEVEL))
         fed: TraceProcessor | None = None
@@ -144,15 +145,36 @@ def prepare(
             fed.finish()
             install(fed)
             with values_named(fed, paths[0]):
-                facts_sql = "".join(f"{one};\n" for name in TABLES for one in table_sql(name, fed.facts))
+                made = (one for name in TABLES for one in table_sql(name, fed.facts))
+                facts_sql = _in_packages("facts", made, package)
     names = [path.name for path in paths]
     if len(names) > 2:
         names[1:] = [f"{len(names) - 1}_more"]
     # In characters that an address may have.
     title = re.sub(r"[^A-Za-z0-9._+-]", "_", "+".join(names))[:80]
-    package = standing_alone(facts_sql) if len(files) == 1 else {}
+    if len(files) == 1:
+        package |= standing_alone(facts_sql)
     view, more = _view(title, files, Span(0, end_ns), package)
     return Prepared(output, view, notes + more)
+
+
+def _in_packages(name: str, statements: Iterable[str], package: dict[str, str]) -> str:
+    """SQL that includes the statements: they become modules in `package`, some megabytes each.
+
+    Each has a package of its own: the UI hands one over in one message, whose length is limited.
+    """
+    parts: list[list[str]] = []
+    left = 0
+    for statement in statements:
+        size = len(statement.encode())
+        if size > left:
+            parts.append([])
+            left = MOST_BYTES
+        parts[-1].append(f"{replacing_tables(statement)};\n")
+        left -= size
+    keys = [f"{PACKAGE}_{name}_{number}.part" for number in range(len(parts))]
+    package.update(zip(keys, map("".join, parts), strict=True))
+    return "".join(f"INCLUDE PERFETTO MODULE {key};\n" for key in keys)
 
 
 @contextmanager
@@ -211,45 +233,44 @@ def _view(title: str, files: Sequence[_File], whole: Span, package: dict[str, st
     """
     commands: list[tuple[str, tuple[str, ...]]] = []
     pinned: list[str] = []
-    slices: list[str] = []  # of the strips, as rows of SQL
+    tables: list[str] = []  # of the slices of each strip, as SQL
     notes: list[str] = []
-    strips = 0
     most = _MAX_SEQUENCES if len(files) == 1 else _MAX_SEQUENCES_EACH
     for file in files:
         tracks, all_strips = file.tracks, file.contents.strips
         above, tokens, idle = ([strip for strip in all_strips if strip.place == at] for at in (ABOVE, TOKENS, IDLE))
         known = [tracks.sequences[item.track] for item in file.contents.sequences if item.track in tracks.sequences]
-        rows: list[Strip | str] = [*above, *known[:most], *tokens, *tracks.gpu[:_MAX_STREAMS], *idle]
+        rows: list[Strip | str] = [*above, *known[:most], *tokens, *tracks.gpu[:MAX_STREAMS], *idle]
         for row in rows:
             if isinstance(row, str):
                 pinned.append(row)
                 commands.append(("dev.perfetto.PinTracksByRegex", (_pattern(row),)))
                 continue
             pinned.append(file.before + row.title)
-            sql = f"SELECT ts, dur, name FROM molprof_view WHERE strip = {strips}"
-            commands.append(("dev.perfetto.AddDebugSliceTrack", (sql, pinned[-1])))
-            for ts, dur, name in row.slices:
-                slices.append(f"({strips},{ts + file.shift_ns},{dur},'{name.translate(_QUOTED)}')")
-            strips += 1
+            table = f"molprof_view_{len(tables)}"
+            commands.append(("dev.perfetto.AddDebugSliceTrack", (f"SELECT ts, dur, name FROM {table}", pinned[-1])))
+            values = ",\n".join(f"({ts + file.shift_ns},{dur},'{_quoted(name)}')" for ts, dur, name in row.slices)
+            tables.append(
+                f"CREATE PERFETTO TABLE {table} AS\n"
+                f"WITH item(ts, dur, name) AS (VALUES\n{values}\n)\n"
+                "SELECT ts, dur, name FROM item ORDER BY ts;\n"
+            )
         commands += [("dev.perfetto.ExpandTracksByRegex", (_pattern(name),)) for name in tracks.hosts]
         for what, there, shown in (
             ("token tracks", len(known), most),
-            ("GPU streams", len(tracks.gpu), _MAX_STREAMS),
+            ("GPU streams", len(tracks.gpu), MAX_STREAMS),
         ):
             if there > shown:
                 pins = f"{shown} of {there} {what} are pinned"
                 notes.append(f"{file.before}{pins}; the others stand in their process below")
+        if file.contents.idle_devices > MAX_STREAMS:
+            notes.append(f"{file.before}idle time is shown of {MAX_STREAMS} of {file.contents.idle_devices} GPUs")
         for strip in all_strips:
             if strip.left_out:
                 notes.append(f"{file.before}{strip.title}: {strip.left_out:,} shorter ones are not shown")
-    if strips:
+    if tables:
         commands.insert(0, ("dev.perfetto.RunQuery", (f"INCLUDE PERFETTO MODULE {_MODULE};",)))
-        values = ",\n".join(slices)
-        package[_MODULE] = (
-            "CREATE PERFETTO TABLE molprof_view AS\n"
-            f"WITH item(strip, ts, dur, name) AS (VALUES\n{values}\n)\n"
-            "SELECT strip, ts, dur, name FROM item ORDER BY strip, ts;\n"
-        )
+        package[_MODULE] = replacing_tables("".join(tables))
     visible = None
     if (zoom := files[0].contents.zoom) is not None:
         margin = round(zoom.dur_ns * _MARGIN_RATIO)
@@ -258,6 +279,12 @@ def _view(title: str, files: Sequence[_File], whole: Span, package: dict[str, st
         visible = Span(start, end - start) if end > start else None
     hosts = [name for file in files for name in file.tracks.hosts] if len(files) > 1 else []
     return View(title, commands, package, visible, pinned, hosts), notes
+
+
+def _quoted(name: str) -> str:
+    """The first letters of the name, as in a text of SQL."""
+    text = name.translate(_QUOTED).encode()[:_NAME_BYTES].decode(errors="ignore")
+    return text[: len(text) - text.count("'") % 2]
 
 
 def _pattern(name: str) -> str:

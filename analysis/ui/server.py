@@ -8,6 +8,7 @@ import mimetypes
 import secrets
 import shutil
 import sys
+from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -59,10 +60,13 @@ class UiServer(ThreadingHTTPServer):
         self.assets = {f"{ui.name}/{path.relative_to(ui).as_posix()}": path for path in ui.rglob("*") if path.is_file()}
         page = files("molprof.analysis.ui").joinpath("page")
         html = page.joinpath("index.html").read_text().format(version=ui.name)
-        code = _script(prepared.view, page.joinpath("view.js").read_text(), remote=engine is not None)
+        own, *others = _packages(prepared.view.modules)
+        more = {f"package{number}.json": package for number, package in enumerate(others)}
+        code = _script(prepared.view, page.joinpath("view.js").read_text(), own, [*more], remote=engine is not None)
         self.pages = {
             "": ("text/html; charset=utf-8", html.encode()),
             "view.js": ("text/javascript; charset=utf-8", code.encode()),
+            **{name: ("application/json", json.dumps(package).encode()) for name, package in more.items()},
         }
         self.trace = prepared.trace
         self.engine = engine
@@ -154,12 +158,21 @@ class _Handler(BaseHTTPRequestHandler):
         """Logs nothing: addresses hold the token."""
 
 
-def _script(view: View, template: str, remote: bool) -> str:
+def _packages(modules: Mapping[str, str]) -> list[dict[str, Any]]:
+    """SQL modules by package, as the UI takes them, molprof's own first."""
+    found: dict[str, list[dict[str, str]]] = {PACKAGE: []}
+    for key, sql in modules.items():
+        found.setdefault(key.partition(".")[0], []).append({"name": key, "sql": sql})
+    return [{"name": name, "modules": those} for name, those in found.items()]
+
+
+def _script(view: View, template: str, package: dict[str, Any], more: list[str], remote: bool) -> str:
     """The page's script with the view in it."""
     data = {
         "title": view.title,
+        "package": package,
+        "more": more,  # pages of packages
         "commands": [{"id": name, "args": arguments} for name, arguments in view.commands],
-        "package": {"name": PACKAGE, "modules": [{"name": key, "sql": sql} for key, sql in view.modules.items()]},
         # JavaScript's numbers are too short.
         "visible": view.visible and [str(view.visible.start_ns), str(view.visible.end_ns)],
         "hosts": view.hosts,

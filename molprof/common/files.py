@@ -150,9 +150,26 @@ def scratch_file(path: Path) -> Iterator[Path]:
 
     A lock on it tells other processes that it is in use: those that killed processes left are removed.
     """
+    from molprof.common.process import interrupts_held  # on use: start-up needs none
+
     _remove_stale(path.parent)
-    names = (f".{path.name[:_NAME_CHARACTERS]}.{os.getpid()}-{number}{_SCRATCH}" for number in itertools.count())
-    for part in map(path.with_name, names):
+    handle = None
+    try:
+        with interrupts_held():  # one that came when the file is there, and not yet known here, would leave it
+            part, handle = _new_scratch(path)
+        yield part
+    finally:
+        if handle is not None:
+            with interrupts_held():
+                _remove(part)
+                os.close(handle)
+
+
+def _new_scratch(path: Path) -> tuple[Path, int]:
+    """A scratch file beside `path`, and its open handle, which is locked."""
+    numbers = itertools.count()
+    while True:
+        part = path.with_name(f".{path.name[:_NAME_CHARACTERS]}.{os.getpid()}-{next(numbers)}{_SCRATCH}")
         try:
             handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:  # of another thread, or of a process on another machine
@@ -162,13 +179,8 @@ def scratch_file(path: Path) -> Iterator[Path]:
         with suppress(OSError):  # a file system without locks, where nothing counts as left
             fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
-            break
+            return part, handle
         os.close(handle)  # another process took it for a left one before it was locked
-    try:
-        yield part
-    finally:
-        _remove(part)
-        os.close(handle)
 
 
 def _remove_stale(folder: Path) -> None:

@@ -80,6 +80,8 @@ _FORMATS = {
     "uuid": r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}",
     "ipv4": r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)",
 }
+_NO_PATTERN = "it has a pattern that Python does not read"
+_OTHER_TYPE = "it has a keyword with a value of another type than it takes"
 
 
 def schema_part(written: str) -> Part:
@@ -89,13 +91,13 @@ def schema_part(written: str) -> Part:
     try:
         return _Schemas(root).part(root, {})
     except re.error as problem:
-        raise NotRegular(f"it has a pattern that Python does not read: {problem}") from None
+        raise NotRegular(f"{_NO_PATTERN}: {problem}") from None
     except RecursionError:
         raise NotRegular("it refers to itself without an end") from None
     except (NotRegular, TooLarge):
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as problem:
-        raise NotRegular(f"it has a keyword with a value of another type than it takes: {problem}") from None
+        raise NotRegular(f"{_OTHER_TYPE}: {problem}") from None
 
 
 def compiled(whole: Constraint) -> Automaton:
@@ -110,7 +112,12 @@ def compiled(whole: Constraint) -> Automaton:
             case "choices":
                 return determinize(either(*map(text, whole.text.split(","))))
             case "schema":
-                return determinize(schema_part(whole.text))
+                try:
+                    return determinize(schema_part(whole.text))
+                except re.error as problem:  # of a schema inside of another, which is read when it is added
+                    raise NotRegular(f"{_NO_PATTERN}: {problem}") from None
+                except (AttributeError, LookupError, TypeError) as problem:
+                    raise NotRegular(f"{_OTHER_TYPE}: {problem}") from None
     except RecursionError:
         raise TooLarge("it has too many parts in each other") from None
     except UnicodeEncodeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,8 +133,8 @@ def read_grid(path: Path, options_of: Callable[[str], Mapping[str, Option] | Non
         file.refuse("there is no [grid]", [])
     for key, values in grid.items():
         grid[key] = values = [*known[key].choices] if values == [_ALL] and known[key].choices else values
-        if twice := [value for place, value in enumerate(values) if repr(value) in map(repr, values[:place])]:
-            found.refuse(key, f"{key} has {twice[0]!r} twice")
+        if twice := [text for text, times in Counter(map(repr, values)).items() if times > 1]:
+            found.refuse(key, f"{key} has {twice[0]} twice")
     excluded = _excluded(file, grid, asked)
     count = math.prod(map(len, grid.values()))
     if count > MOST_CASES:

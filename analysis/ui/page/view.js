@@ -50,6 +50,16 @@
   }
   history.replaceState(null, '', '#!/viewer?' + route);
 
+  // One message of a package may have 64 MiB. The UI registers one package itself, and takes it for under way ever after.
+  const register = async (engine) => {
+    for (const name of view.more) {
+      const reply = await fetch(name);
+      engine.pendingRegisterSqlPackage = undefined;
+      await engine.registerSqlPackages(await reply.json());
+    }
+    document.body.dataset.packages = view.more.length;
+  };
+
   // The UI asks whether to use the engine's trace: yes. And a pattern pins the row of a thread's slices and with it the
   // thread's own of the same name, which is empty.
   const tidy = setInterval(() => {
@@ -60,6 +70,7 @@
     for (const row of rows.filter((row) => /^\/thread_\d+$/.test(row.uri))) workspace.unpinTrack(row);
     if (workspace && (view.last === null || rows.some((row) => row.name === view.last))) {
       clearInterval(tidy);
+      register(window.app.trace.engine.engine);
       // The UI has the process of most slices first, and shows the last pinned row: files stay in order, from the first.
       const places = new Map(view.hosts.map((name, number) => [name, number]));
       for (const row of workspace.children.filter((row) => places.has(row.name))) {
