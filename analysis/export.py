@@ -27,7 +27,7 @@ from molprof.analysis.reader import Reading
 from molprof.analysis.reader.feeding import CLOSING
 from molprof.analysis.reader.load import load_trace
 from molprof.analysis.reader.places import HOME_TID
-from molprof.analysis.reader.survey import EXPORT_KEY, Exported
+from molprof.analysis.reader.survey import EXPORT_KEY, ExportedOrder
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.common.errors import EngineError
 from molprof.common.files import replacing_packed
@@ -56,7 +56,7 @@ _PIDS = f"SELECT DISTINCT pid FROM process WHERE pid BETWEEN 1 AND {_MAX_PID} OR
 _encode = msgspec.json.Encoder().encode
 
 
-class Outcome(Struct, frozen=True):
+class ExportResult(Struct, frozen=True):
     """What was written."""
 
     slices: int  # of the trace
@@ -66,7 +66,7 @@ class Outcome(Struct, frozen=True):
 
 def export(
     path: Path, output: Path, *, stacks: bool = True, native_path: str | None = None, force: bool = True
-) -> Outcome:
+) -> ExportResult:
     """Write the trace at `path` with its facts, whole or not at all; gzip if `output` ends in `.gz`.
 
     Without `force`, a file that appears at `output` meanwhile is kept: see `replacing`. All args are written.
@@ -104,14 +104,14 @@ def export(
         keys = {
             **info.keys,
             KEY: info.manifest,
-            EXPORT_KEY: msgspec.to_builtins(Exported(info.origin_ns, lanes, info.native)),
+            EXPORT_KEY: msgspec.to_builtins(ExportedOrder(info.origin_ns, lanes, info.native)),
         }
         out.write(b"\n]")
         for key, value in keys.items():
             if value is not None:
                 out.write(whole_json(f",\n{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}").encode())
         out.write(b"\n}\n")
-    return Outcome(len(facts.slices.ts), derived, notes)
+    return ExportResult(len(facts.slices.ts), derived, notes)
 
 
 def _batches(events: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -120,7 +120,7 @@ def _batches(events: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]
 
 
 def _derived(engine: TraceProcessor, facts: Facts, is_shown: bool) -> Iterator[dict[str, Any]]:
-    """The derived events: names of their tracks, slices, then instants in time."""
+    """Yield the derived events: names of their tracks, slices, then instants in time."""
     pid = _free(engine.query(_PIDS)["pid"].tolist())
     own = {"cat": FACT_CATEGORY, "pid": pid}
     titles = [*(f"GPU {device} idle" for device in facts.devices), *TABLES]
@@ -147,7 +147,7 @@ def _derived(engine: TraceProcessor, facts: Facts, is_shown: bool) -> Iterator[d
 
 
 def _rows(name: str, facts: Facts, new_ids: dict[str, np.ndarray]) -> Iterator[dict[str, Any]]:
-    """The rows of a table of facts, with the ids that slices and tracks have in the exported trace."""
+    """Yield the rows of a table of facts, with the ids that slices and tracks have in the exported trace."""
     names, columns = [], []
     for declared, column in zip(TABLES[name].columns, columns_of(name, facts), strict=True):
         names.append(declared.split()[0])
@@ -159,7 +159,7 @@ def _rows(name: str, facts: Facts, new_ids: dict[str, np.ndarray]) -> Iterator[d
 
 
 def _new_ids(slices: Slices, starts: np.ndarray, ends: np.ndarray, devices: np.ndarray) -> dict[str, np.ndarray]:
-    """The id of each slice and track, by type of the column, when others stand behind all in the file.
+    """Return the id of each slice and track, by type of the column, when others stand behind all in the file.
 
     These have starts and ends, and are on a track per device. The trace processor numbers complete events by start, the
     longest first, then as they stand in the file; and tracks by their first slice.
@@ -179,7 +179,7 @@ def _new_ids(slices: Slices, starts: np.ndarray, ends: np.ndarray, devices: np.n
 
 
 def _free(pids: list[int]) -> int:
-    """A process number behind all others, or the lowest that is free."""
+    """Return a process number behind all others, or the lowest that is free."""
     taken = set(pids)
     return next(
         number

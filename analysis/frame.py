@@ -100,7 +100,7 @@ class Frame:
 
     @classmethod
     def of_rows(cls, names: Sequence[str], rows: Iterable[Sequence[Any]], **about: Any) -> Frame:
-        """The frame of Python rows. about: `units` and `meanings`."""
+        """Return the frame of Python rows. about: `units` and `meanings`."""
         values = list(zip(*rows, strict=True)) or [()] * len(names)
         return cls({name: _array(column) for name, column in zip(names, values, strict=True)}, **about)
 
@@ -120,7 +120,7 @@ class Frame:
         return cls(columns, units, {name: column.comment for name, column in known.items()})
 
     def __repr__(self) -> str:
-        """The first rows, and as many columns as fit the terminal."""
+        """Return the first rows, and as many columns as fit the terminal."""
         room, shown = shutil.get_terminal_size((_ROOM, 0)).columns, self.where(np.arange(min(len(self), _REPR_ROWS)))
         columns: list[list[str]] = []
         left = room
@@ -141,7 +141,7 @@ class Frame:
         return "\n".join([*lines, *textwrap.wrap(said, room)])
 
     def __getattr__(self, name: str) -> np.ndarray:
-        """A column whose name is none of a method or attribute."""
+        """Return a column whose name is none of a method or attribute."""
         columns: Mapping[str, np.ndarray] = self.__dict__.get("columns", {})  # none while it is copied
         if name not in columns:
             raise AttributeError(f"the frame has no column or attribute {name!r}; columns: {', '.join(columns)}")
@@ -161,10 +161,11 @@ class Frame:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
         return tuple(self.columns)
 
     def unit(self, name: str) -> Unit:
-        """The unit of a column; `name` for text, `number` for numbers whose name does not say it."""
+        """Return the unit of a column; `name` for text, `number` for numbers whose name does not say it."""
         column = self.columns[name]
         if name in self.units:
             return self.units[name]
@@ -176,11 +177,11 @@ class Frame:
         return np.asarray(self.columns[name] != None, dtype=bool)  # noqa: E711
 
     def select(self, *names: str) -> Frame:
-        """These columns alone."""
+        """Return these columns alone."""
         return Frame({name: self.columns[name] for name in names}, self.units, self.meanings)
 
     def where(self, mask: np.ndarray) -> Frame:
-        """The rows that a mask or an array of row numbers selects."""
+        """Return the rows that a mask or an array of row numbers selects."""
         return Frame({name: column[mask] for name, column in self.columns.items()}, self.units, self.meanings)
 
     def rows(self) -> list[tuple[Any, ...]]:
@@ -188,17 +189,17 @@ class Frame:
         return list(zip(*(column.tolist() for column in self.columns.values()), strict=True))
 
     def to_json(self) -> list[dict[str, Value]]:
-        """A dict for each row: bytes as hexadecimal text, numbers that are not finite as text."""
+        """Return a dict for each row: bytes as hexadecimal text, numbers that are not finite as text."""
         return [dict(zip(self.columns, map(_plain, row), strict=True)) for row in self.rows()]
 
     def table(self, raw: bool = False, **how: Any) -> Table:
-        """The table for people and CSV. raw: numbers as they are, not in their unit. how: fields of `Table`."""
+        """Return the table for people and CSV. raw: numbers as they are, not in their unit. how: fields of `Table`."""
         shown = [[value.hex() if isinstance(value, bytes) else value for value in row] for row in self.rows()]
         columns = [Column(name, self._raw_unit(name) if raw else self.unit(name)) for name in self.columns]
         return Table(tuple(columns), shown, **how)
 
     def to_arrow(self) -> Any:
-        """The `pyarrow.Table`: int64, double, string or binary columns, NULL as null, texts exactly as they are.
+        """Return the `pyarrow.Table`: int64, double, string or binary columns, NULL as null, texts exactly as they are.
 
         A column that mixes kinds, as SQL allows, is a string column. Raises MissingExtraError without pyarrow.
         """
@@ -213,15 +214,15 @@ class Frame:
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def to_pandas(self) -> Any:
-        """The `pandas.DataFrame` of the columns, None where not recorded. Raises UsageError without pandas."""
+        """Return the `pandas.DataFrame` of the columns, None where not recorded. Raises UsageError without pandas."""
         return _package("pandas").DataFrame(dict(self.columns))
 
     def to_polars(self) -> Any:
-        """The `polars.DataFrame`, by way of Arrow. Raises UsageError without polars or pyarrow."""
+        """Return the `polars.DataFrame`, by way of Arrow. Raises UsageError without polars or pyarrow."""
         return _package("polars").from_arrow(self.to_arrow())
 
     def _repr_html_(self) -> str:
-        """The first rows, for a notebook."""
+        """Return the first rows, for a notebook."""
         head = "".join(f'<th title="{escape(self.meanings.get(name, ""))}">{escape(name)}</th>' for name in self.names)
         rows = self.where(np.arange(min(len(self), _SHOWN_ROWS))).rows()
         body = "".join(
@@ -231,7 +232,7 @@ class Frame:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{said}</p>"
 
     def _heading(self, name: str) -> str:
-        """The name of a column, with its unit where the name does not say it."""
+        """Return the name of a column, with its unit where the name does not say it."""
         unit = self.units.get(name)
         return name if unit is None or unit_of(name) == unit or self._raw_unit(name) == "text" else f"{name} ({unit})"
 
@@ -251,7 +252,7 @@ def _package(name: str) -> Any:
 
 
 def read_frame(engine: TraceProcessor, name: str, columns: str = "", where: str = "") -> Frame:
-    """A frame of a loaded trace, one of FRAMES.
+    """Return a frame of a loaded trace, one of FRAMES.
 
     columns: names of those to read, apart by spaces, else all. where: SQL that rows must meet, in place of the
     declared.

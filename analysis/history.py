@@ -43,7 +43,7 @@ _TEST, _FILE, _COLUMN, _TIME = "figure{}", "{}.csv", "value", "time"
 _Point = tuple[int, float, float, float]
 
 
-class Entry(Struct, frozen=True):
+class HistoryEntry(Struct, frozen=True):
     """One result of a history."""
 
     kind: str
@@ -61,7 +61,10 @@ class Entry(Struct, frozen=True):
     finding_title: str | None = None
 
     def value(self, figure: Figure) -> float | None:
-        """A figure as a finite number; None where it is not recorded, or the certificate says that it is not known."""
+        """Return a figure as a finite number.
+
+        None where it is not recorded, or the certificate says that it is not known.
+        """
         value = self.figures.get(figure.id)
         doubted = any(self.groups.get(group) == "not_to_be_had" for group in figure.rests_on)
         known = isinstance(value, (int, float)) and math.isfinite(value) and not doubted
@@ -94,11 +97,11 @@ class History(Struct, frozen=True):
     """The results of one name in the order of their times, and the changes in that order."""
 
     name: str
-    entries: tuple[Entry, ...]
+    entries: tuple[HistoryEntry, ...]
     changes: tuple[Change, ...]
 
     def values(self, figure: Figure) -> list[tuple[int, float]]:
-        """The figure by number of result, where it is known."""
+        """Return the figure by number of result, where it is known."""
         found = ((number, entry.value(figure)) for number, entry in enumerate(self.entries))
         return [(number, value) for number, value in found if value is not None]
 
@@ -108,9 +111,9 @@ class History(Struct, frozen=True):
         return [figure for figure in _FIGURES if self.values(figure)]
 
 
-def histories(entries: Iterable[Entry]) -> list[History]:
-    """The entries by name, with the changes of each figure. Raises UsageError, EngineError."""
-    by_name: dict[str, list[Entry]] = {}
+def histories(entries: Iterable[HistoryEntry]) -> list[History]:
+    """Return the entries by name, with the changes of each figure. Raises UsageError, EngineError."""
+    by_name: dict[str, list[HistoryEntry]] = {}
     for entry in sorted(entries, key=lambda entry: (entry.time, entry.digest)):
         by_name.setdefault(entry.name, []).append(entry)
     found = [History(name, tuple(items), ()) for name, items in sorted(by_name.items())]
@@ -126,7 +129,7 @@ def histories(entries: Iterable[Entry]) -> list[History]:
     ]
 
 
-def differing(before: Entry, after: Entry) -> dict[str, tuple[str, str]]:
+def differing(before: HistoryEntry, after: HistoryEntry) -> dict[str, tuple[str, str]]:
     """What differs in commit, environment and settings, by name."""
     names = dict.fromkeys((*before.environment, *after.environment))
     pairs = {
@@ -141,8 +144,8 @@ def differing(before: Entry, after: Entry) -> dict[str, tuple[str, str]]:
     return {name: tuple(map(_text, pair)) for name, pair in pairs.items() if pair[0] != pair[1]}  # type: ignore[misc]
 
 
-def when_text(entry: Entry) -> str:
-    """The time and the commit of a result."""
+def when_text(entry: HistoryEntry) -> str:
+    """Return the time and the commit of a result."""
     commit = "" if entry.commit is None else f", {entry.commit[:_COMMIT_LETTERS]}"
     return f"{entry.time[:19]}{commit}"
 
@@ -170,7 +173,7 @@ def _text(value: str | None) -> str:
 
 
 def _change_points(series: Sequence[Sequence[float]]) -> list[list[_Point]]:
-    """The change points of each series."""
+    """Return the change points of each series."""
     found: list[list[_Point]] = [[] for _ in series]
     # What is always equal does not change.
     asked = {_TEST.format(number): number for number, values in enumerate(series) if len(set(values)) > 1}
@@ -197,7 +200,7 @@ def _change_points(series: Sequence[Sequence[float]]) -> list[list[_Point]]:
 
 
 def _factor(largest: float) -> float:
-    """A power of ten, so that whole numbers stay whole."""
+    """Return a power of ten, so that whole numbers stay whole."""
     return 10.0 ** max(0, _DIGITS - 1 - math.floor(math.log10(largest)))
 
 

@@ -36,7 +36,7 @@ _BATCHES = tuple(1 << power for power in range(9))
 
 
 @dataclass(frozen=True)
-class Place:
+class AllocationSite:
     """What a phase, module or operator allocated, with all inside it."""
 
     path: tuple[str, ...]  # the outermost first; modules of one class count together
@@ -47,7 +47,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Course:
+class MemoryTimeline:
     """The memory of one device over time."""
 
     device: str  # its number, or cpu
@@ -57,7 +57,7 @@ class Course:
     live: dict[str, np.ndarray]  # by category, bytes after each event, int64; they add up to what torch recorded
     reserved_bytes: int  # the most that torch held
     unexplained: int  # events that do not continue the recorded total
-    places: tuple[Place, ...]  # parents before what is inside them
+    places: tuple[AllocationSite, ...]  # parents before what is inside them
     growth: dict[str, int]  # by category, from the start of the second decode step to that of the last
     growth_steps: int  # the steps between; 0: fewer than three are recorded
     growth_tokens: int | None  # chosen meanwhile; None where steps do not tell
@@ -74,6 +74,7 @@ class Course:
 
     @property
     def peak_bytes(self) -> int:
+        """The largest number of bytes in use at once."""
         return int(self.total[self.peak])
 
     @property
@@ -93,7 +94,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchMemory:
     """What a batch of so many rows needs, bytes; `rows` counts recorded batches where their rows are not known."""
 
     rows: int
@@ -104,6 +105,7 @@ class Batch:
 
     @property
     def total(self) -> int:
+        """The bytes of a batch."""
         return self.fixed + (self.cache or 0) + (self.logits or 0) + (self.rest or 0)
 
 
@@ -112,7 +114,7 @@ class Memory:
     """The memory of a trace: of the device that most is known of, and of the model."""
 
     info: TraceInfo
-    courses: tuple[Course, ...]  # GPUs first, the highest peak first; empty: no memory events
+    courses: tuple[MemoryTimeline, ...]  # GPUs first, the highest peak first; empty: no memory events
     model: Model | None
     measured_bytes: int | None  # the peak of the timed passes of a capture
     measured_of: str | None
@@ -120,7 +122,7 @@ class Memory:
     notes: tuple[str, ...] = ()
 
     @property
-    def batches(self) -> tuple[Batch, ...]:
+    def batches(self) -> tuple[BatchMemory, ...]:
         """By rows; of a foreign trace by multiples of the recorded batch. Empty on a host whose start is not known."""
         course = self.courses[0] if self.courses else None
         at_peak = course.at_peak if course else {}
@@ -129,7 +131,7 @@ class Memory:
             moved = sum(at_peak.get(name, 0) for name in ("activations", "masks"))
             logits = max(sum(needs.logits_of_row), at_peak.get("logits", 0) // model.rows)
             return tuple(
-                Batch(
+                BatchMemory(
                     count,
                     needs.weights,
                     None if needs.cache_of_token is None else count * model.tokens * needs.cache_of_token,
@@ -143,7 +145,7 @@ class Memory:
         before = at_peak.get(BEFORE, 0) + at_peak.get(UNEXPLAINED, 0)
         cache, logits = (at_peak.get(name, 0) for name in ("cache", "logits"))
         rest = course.peak_bytes - before - cache - logits
-        return tuple(Batch(count, before, count * cache, count * logits, count * rest) for count in _BATCHES)
+        return tuple(BatchMemory(count, before, count * cache, count * logits, count * rest) for count in _BATCHES)
 
     @property
     def most_rows(self) -> int | None:
@@ -156,7 +158,7 @@ class Memory:
 
 
 def read_memory(engine: TraceProcessor, info: TraceInfo) -> Memory:
-    """The memory of a trace that was loaded with Python stacks and all arguments.
+    """Return the memory of a trace that was loaded with Python stacks and all arguments.
 
     Raises TraceError where it has neither memory events nor a captured model; EngineError if sums do not hold.
     """
@@ -195,7 +197,7 @@ def read_memory(engine: TraceProcessor, info: TraceInfo) -> Memory:
 
 
 def _check(info: TraceInfo, events: Frame) -> None:
-    """Raises TraceError where an amount is missing, or where their sums have no place in 64 bits."""
+    """Raise TraceError where an amount is missing, or where their sums have no place in 64 bits."""
     for name in ("bytes", "total_bytes", "reserved_bytes"):
         amounts = events[name].tolist()
         label = name.replace("_", " ")
@@ -215,7 +217,7 @@ def _model(manifest: Manifest) -> Model | None:
     return Model(needs, max(lengths, default=0), rows)
 
 
-def _course(info: TraceInfo, device: str, events: Frame, steps: Frame, model: Model | None) -> Course:
+def _course(info: TraceInfo, device: str, events: Frame, steps: Frame, model: Model | None) -> MemoryTimeline:
     size, total = events["bytes"], events["total_bytes"]
     place_of = {number: place for place, number in enumerate(events["id"].tolist())}
     made = [None if item is None else place_of[item] for item in events["allocation_id"].tolist()]
@@ -240,7 +242,7 @@ def _course(info: TraceInfo, device: str, events: Frame, steps: Frame, model: Mo
         place.peak_bytes for place in places if len(place.path) == 1
     ):
         raise EngineError(f"{info.path}: live memory by category or place does not add up to the recorded total")
-    return Course(
+    return MemoryTimeline(
         device,
         None if device == HOST else known.get("name"),
         None if device == HOST else known.get("totalGlobalMem"),
@@ -267,8 +269,8 @@ def _categories(events: Frame, made: list[int | None], device: str, model: Model
     return np.asarray(category)
 
 
-def _places(events: Frame, made: list[int | None], peak: int) -> tuple[Place, ...]:
-    """What phases, modules and operators allocated, in the order of their first allocation."""
+def _places(events: Frame, made: list[int | None], peak: int) -> tuple[AllocationSite, ...]:
+    """Return the allocations of phases, modules and operators, in the order of their first allocation."""
     freed = {at: place for place, at in enumerate(made) if at is not None}
     sums: defaultdict[tuple[str, ...], np.ndarray] = defaultdict(lambda: np.zeros(4, dtype=np.int64))
     columns = events.select("bytes", "phase", "module", "source", "operator").rows()
@@ -285,11 +287,11 @@ def _places(events: Frame, made: list[int | None], peak: int) -> tuple[Place, ..
     for path in sums:
         order[path] = len(order)
     keys = {path: tuple(order[path[: depth + 1]] for depth in range(len(path))) for path in sums}
-    return tuple(Place(path, *sums[path].tolist()) for path in sorted(sums, key=keys.__getitem__))
+    return tuple(AllocationSite(path, *sums[path].tolist()) for path in sorted(sums, key=keys.__getitem__))
 
 
 def _growth(ts: np.ndarray, live: dict[str, np.ndarray], steps: Frame) -> tuple[dict[str, int], int, int | None]:
-    """What lives more at the start of the last decode step than of the second, the steps between, and their tokens.
+    """Return the growth of live memory from the second decode step to the last, the steps between, and their tokens.
 
     The first one may free what was allocated before the recording, which a CPU does not tell.
     """

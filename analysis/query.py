@@ -59,7 +59,7 @@ class Statement(Struct, frozen=True):
 
 
 def check_reads(sql: str) -> None:
-    """Raises UsageError where a statement of `sql` is not one that only selects."""
+    """Raise UsageError where a statement of `sql` is not one that only selects."""
     for part in statements(sql) or [""]:
         words = [text.upper() for kind, text, _ in _tokens(part) if kind == "word"]
         if not words or words[0] not in _READING or _CHANGING.intersection(words) or _FILES.search(part):
@@ -67,7 +67,7 @@ def check_reads(sql: str) -> None:
 
 
 def find_statement(text: str, parameters: Mapping[str, str], files: bool = True) -> Statement:
-    """The statement that `text` means.
+    """Return the statement that `text` means.
 
     text: a module (`launches`, `molprof.launches`: its example), its table, view or function (`molprof_launch_summary`:
     all columns), the path of a .sql file, or SQL, which need not include the package's modules. parameters: values for
@@ -110,7 +110,7 @@ def _read(path: str) -> str:
 
 
 def bind(sql: str, parameters: Mapping[str, str], numeric: AbstractSet[str] = frozenset()) -> str:
-    """`sql` with every `$key` outside text, comments and function definitions replaced by its value.
+    """Replace every `$key` outside text, comments and function definitions by its value, and return the SQL.
 
     A value that reads as a number is one; any other, or one in single quotes, is text. numeric: keys that take numbers
     only, for SQLite would compare text with numbers. Raises UsageError for a `$key` without value, a value without
@@ -141,7 +141,7 @@ def bind(sql: str, parameters: Mapping[str, str], numeric: AbstractSet[str] = fr
 
 
 def statements(sql: str) -> list[str]:
-    """The statements of `sql` without empty ones, each at its line and column there."""
+    """Return the statements of `sql` without empty ones, each at its line and column there."""
     found: list[str] = []
     start = at = 0
     is_empty = True
@@ -160,7 +160,7 @@ def statements(sql: str) -> list[str]:
 
 
 def literal(name: str, value: str) -> str:
-    """A parameter's value as a SQL literal. Raises UsageError for an integer beyond 64 bits."""
+    """Return a parameter's value as a SQL literal. Raises UsageError for an integer beyond 64 bits."""
     if (match := _INTEGER.fullmatch(value)) and not (
         len(match[2]) <= _INTEGER_DIGITS and -(2**63) <= int(match[1] + match[2]) < 2**63
     ):
@@ -185,7 +185,7 @@ def _tokens(sql: str) -> Iterator[tuple[str, str, bool]]:
             start = []
 
 
-class Result(Struct, frozen=True):
+class QueryResult(Struct, frozen=True):
     """The frames that the statements of a query gave, in order, and notes about the traces.
 
     Of several traces, the first column `trace` holds each row's path. Statements such as INCLUDE or CREATE give no
@@ -204,8 +204,8 @@ class Result(Struct, frozen=True):
         return self.frames[0]
 
 
-def run_statement(engine: TraceProcessor, info: TraceInfo, statement: Statement) -> Result:
-    """What each statement of the query gives for a trace, in order.
+def run_statement(engine: TraceProcessor, info: TraceInfo, statement: Statement) -> QueryResult:
+    """Return the result of each statement of the query for a trace, in order.
 
     Raises QueryError, UsageError if none gives rows, TraceError, EngineError.
     """
@@ -222,7 +222,7 @@ def run_statement(engine: TraceProcessor, info: TraceInfo, statement: Statement)
         raise UsageError("the query gives no result", hint="end it with a SELECT")
     if not any(len(frame) for frame in frames) and _lacks_gpu(engine, statement):
         notes.append(f"{info.path}: no rows: the trace has no GPU work")
-    return Result(frames, tuple(notes))
+    return QueryResult(frames, tuple(notes))
 
 
 def _lacks_gpu(engine: TraceProcessor, statement: Statement) -> bool:
@@ -234,16 +234,19 @@ def _lacks_gpu(engine: TraceProcessor, statement: Statement) -> bool:
     return int(next(iter(engine.query(sql).values()))[0]) == 0
 
 
-def joined(traces: Sequence[str], results: Sequence[Result]) -> Result:
-    """The results of one query over several traces as one; each frame has the rows of all traces below each other."""
+def joined(traces: Sequence[str], results: Sequence[QueryResult]) -> QueryResult:
+    """Return the results of one query over several traces as one.
+
+    Each frame has the rows of all traces below each other.
+    """
     if len(results) == 1:
         return results[0]
     frames = (_stacked(traces, same) for same in zip(*(result.frames for result in results), strict=True))
-    return Result(tuple(frames), tuple(note for result in results for note in result.notes))
+    return QueryResult(tuple(frames), tuple(note for result in results for note in result.notes))
 
 
 def _stacked(traces: Sequence[str], found: Sequence[Frame]) -> Frame:
-    """The columns of all traces below each other, the traces' paths before them."""
+    """Return the columns of all traces below each other, the traces' paths before them."""
     stacked = {TRACE_COLUMN: np.repeat(np.array(traces, dtype=object), [len(frame) for frame in found])}
     for name in found[0].names:
         parts = [frame[name] for frame in found if len(frame)] or [found[0][name]]
@@ -254,13 +257,13 @@ def _stacked(traces: Sequence[str], found: Sequence[Frame]) -> Frame:
 
 
 def check_parquet() -> None:
-    """Raises MissingExtraError where pyarrow is not installed."""
+    """Raise MissingExtraError where pyarrow is not installed."""
     if importlib.util.find_spec("pyarrow") is None:
         raise MissingExtraError("pyarrow", "parquet", "the format parquet")
 
 
-def result_to_parquet(result: Result) -> bytes:
-    """The file's bytes. Raises UsageError for several results."""
+def result_to_parquet(result: QueryResult) -> bytes:
+    """Return the file's bytes. Raises UsageError for several results."""
     check_parquet()
     import pyarrow.parquet
 

@@ -31,7 +31,9 @@ _READ_COLUMNS = {
 
 
 def with_given(reports: Sequence[Report], tokens: Sequence[int], molecules: Sequence[int]) -> list[Report]:
-    """The reports, the foreign ones with what was given: one number for all of them, or one for each in their order.
+    """Return the reports, the foreign ones with what was given.
+
+    One number for all of them, or one for each in their order.
 
     Raises UsageError for any other number of values, and where no trace is foreign.
     """
@@ -51,7 +53,7 @@ def with_given(reports: Sequence[Report], tokens: Sequence[int], molecules: Sequ
 
 
 def read_stored(path: Path) -> Report | None:
-    """The report in a file that `molprof report --format json` wrote; None if it holds something else.
+    """Return the report in a file that `molprof report --format json` wrote; None if it holds something else.
 
     Raises TraceError if it is too new or incomplete.
     """
@@ -78,7 +80,7 @@ def read_stored(path: Path) -> Report | None:
 
 
 def _text(path: Path) -> bytes | None:
-    """The text of a file that may be a report."""
+    """Return the text of a file that may be a report."""
     if is_stream(path) or not path.is_file():
         return None
     from molprof.analysis.reader.source import open_source  # heavy
@@ -98,7 +100,7 @@ def _text(path: Path) -> bytes | None:
 
 
 def _table(name: str, rows: list[dict[str, Value]]) -> dict[str, Any]:
-    """A table with columns and title, from its rows in JSON; without rows it has no columns.
+    """Return a table with columns and title, from its rows in JSON; without rows it has no columns.
 
     Raises msgspec.ValidationError.
     """

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from molprof.analysis.facts.stacks import Stacks
     from molprof.analysis.figures.model import Certificate, Findings, Report
     from molprof.analysis.frame import Frame
-    from molprof.analysis.query import Result, Statement
+    from molprof.analysis.query import QueryResult, Statement
     from molprof.analysis.reader import TraceInfo
     from molprof.analysis.trace_processor import TraceProcessor
     from molprof.common.values import Value
@@ -84,7 +84,7 @@ class Trace:
         self._frames: dict[str, Frame] = {}
 
     def loaded(self, *, stacks: bool = False, all_args: bool = False) -> tuple[TraceProcessor, TraceInfo]:
-        """The trace processor that holds the trace, and what is known of the file.
+        """Return the trace processor that holds the trace, and what is known of the file.
 
         stacks: with Python stacks. all_args: with all arguments, such as shapes, flow and memory events; slow. The file
         is read again if what is loaded lacks them.
@@ -123,6 +123,7 @@ class Trace:
 
     @property
     def findings(self) -> Findings:
+        """The findings of the report."""
         from molprof.analysis.figures.model import Findings
 
         return Findings(self.report.findings)
@@ -159,7 +160,7 @@ class Trace:
         )
 
     def sql(self, sql: str, **parameters: object) -> Frame:
-        """The rows of one SELECT, or of a module, table or view of the SQL package by its name.
+        """Return the rows of one SELECT, or of a module, table or view of the SQL package by its name.
 
         parameters: values for `$name` in the SQL. Raises QueryError, UsageError.
         """
@@ -167,8 +168,8 @@ class Trace:
 
         return self.run(find_statement(sql, {name: str(value) for name, value in parameters.items()})).frame
 
-    def run(self, statement: Statement) -> Result:
-        """What each statement of a query gives, and notes about the trace."""
+    def run(self, statement: Statement) -> QueryResult:
+        """Return the result of each statement of a query, and notes about the trace."""
         from molprof.analysis.query import run_statement
 
         return run_statement(*self.loaded(all_args=True), statement)
@@ -176,7 +177,7 @@ class Trace:
     def read(
         self, make: Callable[[TraceProcessor, TraceInfo], T], *, stacks: bool = False, all_args: bool = False
     ) -> T:
-        """What `make` finds by the SQL package in a trace with these layers (see `loaded`)."""
+        """Return what `make` finds by the SQL package in a trace with these layers (see `loaded`)."""
         from molprof.analysis.reader.open import values_named
 
         engine, info = self.loaded(stacks=stacks, all_args=all_args)
@@ -197,7 +198,7 @@ class Trace:
         return self._frames[name]
 
     def kept_report(self) -> Report | None:
-        """The report from the user's cache; None if it is not there, or the cache is not to be used."""
+        """Return the report from the user's cache; None if it is not there, or the cache is not to be used."""
         if (key := self._key()) is None or (text := read_entry(_FOLDER, key)) is None:
             return None
         from molprof.analysis.figures.model import decode_report
@@ -252,7 +253,7 @@ class Trace:
     def _made(self) -> Report:
         from molprof.analysis.facts.tables import computed_ahead
         from molprof.analysis.figures.build import build_report
-        from molprof.analysis.findings import Known, bottleneck_of, find_all
+        from molprof.analysis.findings import TraceFacts, bottleneck_of, find_all
         from molprof.analysis.reader.load import checked
         from molprof.analysis.reader.open import values_named
 
@@ -268,7 +269,7 @@ class Trace:
             with computed_ahead(engine, self.reading.processes):
                 report = build_report(engine, info)
             if report.trace.whole_steps:
-                known = Known(engine, report, *stacks)
+                known = TraceFacts(engine, report, *stacks)
                 report = changed(report, findings=find_all(known), bottleneck=bottleneck_of(known))
         if key := self._key():
             path = escaped(report.trace.path)  # which may be no UTF-8
@@ -286,7 +287,7 @@ class Trace:
 
 
 def report_of(trace: Trace) -> Report:
-    """A job of `each_trace`."""
+    """Return a job of `each_trace`."""
     return trace.report
 
 
@@ -300,7 +301,7 @@ def each_trace(
     hint: str = _HINT,
     executor: Executor | None = None,
 ) -> Iterator[T | MolprofError]:
-    """What `job` makes of each trace, in order and as soon as it is made; for one that cannot be read, the error.
+    """Yield what `job` makes of each trace, in order and as soon as it is made; for one that cannot be read, the error.
 
     Each process reads one trace after the other. Only this one reads streams, addresses with secrets, and files whose
     names are not UTF-8. An interrupt waits for none.
@@ -359,7 +360,7 @@ def _caught(make: Callable[[Path], T], path: Path) -> T | MolprofError:
 
 
 def _awaited(future: Future[T], path: Path, hint: str) -> T | MolprofError:
-    """The answer of another process."""
+    """Return the answer of another process."""
     from molprof.common.process.workers import WorkerError
 
     try:

@@ -23,11 +23,11 @@ from msgspec import to_builtins
 from molprof.analysis.facts import GPU_WORK
 from molprof.analysis.frame import read_frame
 from molprof.analysis.reader.categories import fed_category
-from molprof.analysis.reader.document import Document
+from molprof.analysis.reader.document import TracePass
 from molprof.analysis.reader.events import ABSENT, FLOW_PHASES, STACK_CATEGORY
 from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.analysis.reader.open import open_trace
-from molprof.analysis.reader.part import Part, numbered, or_zero, times_ns
+from molprof.analysis.reader.part import TracePart, numbered, or_zero, times_ns
 from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import open_source
 from molprof.analysis.trace_processor import TraceProcessor
@@ -64,14 +64,16 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrimResult:
+    """How many events a trim kept."""
+
     before: int  # complete events
     after: int
     unplaced: int  # events with a separate begin and end, all of which were kept
 
 
-def trim(path: Path, output: Path, wish: Wish, force: bool = True) -> Outcome:
-    """Writes what `wish` keeps of the trace at `path`, whole or not at all; gzip if `output` ends in `.gz`.
+def trim(path: Path, output: Path, wish: Wish, force: bool = True) -> TrimResult:
+    """Write what `wish` keeps of the trace at `path`, whole or not at all; gzip if `output` ends in `.gz`.
 
     Without `force`, a file that appears at `output` meanwhile is kept: see `replacing`.
     Reads the trace twice. Needs about 60 bytes of memory per event.
@@ -103,7 +105,7 @@ def trim(path: Path, output: Path, wish: Wish, force: bool = True) -> Outcome:
             out.write(whole_json(f",\n{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}").encode())
         out.write(b"\n}\n")
     unplaced = found.are(lambda kind: kind[0] not in {*_TIMED, *FLOW_PHASES, "M"})
-    return Outcome(int(complete.sum()), after, int(unplaced.sum()))
+    return TrimResult(int(complete.sum()), after, int(unplaced.sum()))
 
 
 class RecordedStep(NamedTuple):
@@ -125,7 +127,7 @@ def read_recorded_steps(engine: TraceProcessor, origin_ns: int = 0) -> list[Reco
 
 
 def _annotated(found: _Columns, path: Path) -> tuple[list[RecordedStep], list[tuple[int, int, str]]]:
-    """Steps, and start, end and name of phases, as the SQL package finds them; times as in the file."""
+    """Return steps, and start, end and name of phases, as the SQL package finds them; times as in the file."""
     with tempfile.TemporaryDirectory(prefix="molprof-trim-") as folder:
         annotations = Path(folder, "annotations.json")
         with annotations.open("wb") as file:
@@ -138,7 +140,7 @@ def _annotated(found: _Columns, path: Path) -> tuple[list[RecordedStep], list[tu
 
 
 def _chosen(path: Path, steps: list[RecordedStep], wish: Wish) -> list[RecordedStep]:
-    """The steps that are asked for by number."""
+    """Return the steps that are asked for by number."""
     if wish.steps is None:
         return []
     if not steps:
@@ -155,7 +157,7 @@ def _chosen(path: Path, steps: list[RecordedStep], wish: Wish) -> list[RecordedS
 
 
 def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed | None) -> Trimmed:
-    """What the new file records about the trim."""
+    """Return what the new file records about the trim."""
     # No figure uses Python stacks.
     whole = not (wish.phases or wish.categories or set(wish.without) - {STACK_CATEGORY})
     whole = whole and wish.start_ns is None and wish.end_ns is None
@@ -171,7 +173,10 @@ def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed
 
 
 def _trimmed_manifest(path: Path, raw: dict[str, Any], kept: Sequence[RecordedStep]) -> dict[str, Any]:
-    """The manifest with window and step times of the steps `kept`; all else is of the whole run. Raises TraceError."""
+    """Return the manifest with window and step times of the steps `kept`; all else is of the whole run.
+
+    Raises TraceError.
+    """
     try:
         manifest = from_json(raw)
     except TraceError as error:
@@ -195,27 +200,27 @@ def _trimmed_manifest(path: Path, raw: dict[str, Any], kept: Sequence[RecordedSt
     return {**raw, "window": window, "timings": timings}
 
 
-class _Args(msgspec.Struct, gc=False):
+class _TrimmedArgs(msgspec.Struct, gc=False):
     correlation: Any = None
 
 
-class _Event(msgspec.Struct, gc=False):
+class _TrimmedEvent(msgspec.Struct, gc=False):
     ph: str | None = None
     cat: str | int | None = None
     name: str | None = None
     ts: msgspec.Raw = ABSENT
     dur: msgspec.Raw = ABSENT
     id: msgspec.Raw = ABSENT
-    args: _Args | None = None
+    args: _TrimmedArgs | None = None
 
 
 _decode_texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_events = msgspec.json.Decoder(list[_Event]).decode
+_decode_events = msgspec.json.Decoder(list[_TrimmedEvent]).decode
 _kind = attrgetter("ph", "cat", "name")
 
 
 def _category(kind: Kind) -> str | None:
-    """The category that SQL reads."""
+    """Return the category that SQL reads."""
     phase, category, name = kind
     return fed_category(None if category is None else str(category), phase, name)
 
@@ -243,19 +248,19 @@ class _Columns:
 
 
 def _read(path: Path) -> tuple[_Columns, dict[str, Any]]:
-    """The columns of a trace, and its other top-level keys. Raises TraceError."""
+    """Return the columns of a trace, and its other top-level keys. Raises TraceError."""
     kinds, ids = numbered(), numbered()
     blocks: list[tuple[Array, ...]] = [tuple(np.empty(0, kind) for kind in (np.int32, *[np.int64] * 3))]
     annotations: list[bytes] = []
 
-    def number(event: _Event) -> int:
+    def number(event: _TrimmedEvent) -> int:
         if event.ph in FLOW_PHASES:
             text = bytes(event.id)
             return int(text) if text.isdigit() and int(text) < _MAX_NUMBER else -1 - ids[text]
         found = None if event.args is None else event.args.correlation
         return found if isinstance(found, int) and 0 <= found < _MAX_NUMBER else -1
 
-    def read(text: bytes) -> Part:
+    def read(text: bytes) -> TracePart:
         if not text.isascii():
             text.decode()  # the decoder does not check what is copied
         events = _decode_events(text)
@@ -267,16 +272,16 @@ def _read(path: Path) -> tuple[_Columns, dict[str, Any]]:
         count = len(events)
         kind_of = np.fromiter(map(kinds.__getitem__, found), np.int32, count)
         blocks.append((kind_of, starts, starts + durations, np.fromiter(map(number, events), np.int64, count)))
-        return Part(events=count)
+        return TracePart(events=count)
 
     keys = _pass_over(path, read)
     return _Columns(list(kinds), annotations, *map(np.concatenate, zip(*blocks, strict=True))), keys
 
 
-def _pass_over(path: Path, read: Callable[[bytes], Part]) -> dict[str, Any]:
-    """Gives every block of events to `read`; returns the other top-level keys. Raises TraceError."""
+def _pass_over(path: Path, read: Callable[[bytes], TracePart]) -> dict[str, Any]:
+    """Give every block of events to `read`; returns the other top-level keys. Raises TraceError."""
     with open_source(path) as source:
-        document = Document(source.name, source.blocks, Pieces(read), partial=False)
+        document = TracePass(source.name, source.blocks, Pieces(read), partial=False)
         deque(document.parts(), maxlen=0)
         return document.keys
 
@@ -352,12 +357,12 @@ def _is_own(kind: Kind) -> bool:
 
 
 def _write(out: BinaryIO, path: Path, found: _Columns, kept: Array, span_ns: tuple[int, int]) -> None:
-    """Writes the text of the events that are kept, in an array that ends the text. Raises TraceError."""
+    """Write the text of the events that are kept, in an array that ends the text. Raises TraceError."""
     sequences = found.are(lambda kind: kind[0] in _TIMED and kind[1] == "molprof.sequence")
     begins, ends = (np.clip(times, *span_ns) for times in (found.starts_ns, found.ends_ns))
     at, before = 0, b'{"traceEvents": [\n'
 
-    def read(text: bytes) -> Part:
+    def read(text: bytes) -> TracePart:
         nonlocal at, before
         texts: list[Any] = _decode_texts(text)
         block = slice(at, at + len(texts))
@@ -367,7 +372,7 @@ def _write(out: BinaryIO, path: Path, found: _Columns, kept: Array, span_ns: tup
             out.write(before + b",\n".join(some))
             before = b",\n"
         at += len(texts)
-        return Part(events=len(texts))
+        return TracePart(events=len(texts))
 
     _pass_over(path, read)
     if at != len(kept):
@@ -376,7 +381,7 @@ def _write(out: BinaryIO, path: Path, found: _Columns, kept: Array, span_ns: tup
 
 
 def _shortened(text: msgspec.Raw, start_ns: int, end_ns: int) -> bytes:
-    """A sequence's slice, cut to the recorded steps that remain."""
+    """Return a sequence's slice, cut to the recorded steps that remain."""
     event: dict[str, Any] = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     for name, ns in (("ts", start_ns), ("dur", end_ns - start_ns)):
         event[name] = msgspec.Raw(b"%d.%03d" % divmod(ns, 1000))

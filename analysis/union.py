@@ -22,6 +22,7 @@ class Union:
 
     @property
     def length_ns(self) -> int:
+        """The length of the union, ns."""
         return self._coverage.length_ns
 
     def __or__(self, other: Union) -> Union:
@@ -37,4 +38,5 @@ class Union:
         return self.covered(moments, moments + 1) > 0
 
     def common_ns(self, other: Union) -> int:
+        """Return the length of what both unions cover, ns."""
         return int(self.covered(other.starts_ns, other.ends_ns).sum())

@@ -31,14 +31,14 @@ from molprof.analysis.predict.predict import (
     LENGTH_FIGURE,
     LIMIT_FIGURE,
     SYNC_FIGURE,
-    Figure,
+    PredictedFigure,
     limit_of,
     predict,
 )
 from molprof.analysis.predict.run import (
     SYNCS,
-    Call,
-    Run,
+    CallSequence,
+    OperatorCall,
     attention_on,
     call_of,
     quiet_of_operators,
@@ -46,7 +46,7 @@ from molprof.analysis.predict.run import (
     split,
     torch_of,
 )
-from molprof.analysis.predict.table import Check, Row, Source, Stored, Table, launching_of, quiet_of
+from molprof.analysis.predict.table import CostRow, CostTable, HeldOutCheck, Stored, TraceCosts, launching_of, quiet_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.roofline.operands import read_operands
 from molprof.analysis.roofline.peaks import peaks_of
@@ -72,7 +72,7 @@ def owners(engine: TraceProcessor) -> set[str]:
     return {name for name in found if name.startswith(_ATEN)}
 
 
-def read_source(engine: TraceProcessor, info: TraceInfo, model: str, launching: set[str]) -> Source:
+def read_source(engine: TraceProcessor, info: TraceInfo, model: str, launching: set[str]) -> TraceCosts:
     """What a trace with shapes shows. launching: operators that are GPU work, of all traces."""
     operators, work, calls = (read_frame(engine, name) for name in ("operators", "work", "calls"))
     chosen, inside = split(operators, launching)
@@ -113,7 +113,7 @@ def read_source(engine: TraceProcessor, info: TraceInfo, model: str, launching: 
     rows = [_row(key, found) for key, found in groups.items()]
     recorded = read_recorded(engine, info)
     quiet = quiet_of_operators(operators, {*chosen, *inside}).medians()
-    return Source(
+    return TraceCosts(
         model,
         str(info.devices[0]["name"]),
         recorded.latency_ns,
@@ -135,17 +135,17 @@ def _gap_ns(outermost: Frame, calls: Frame) -> float:
     return float(gaps[gaps <= np.quantile(gaps, _USUAL)].mean())
 
 
-def _key(call: Call) -> tuple[object, ...]:
+def _key(call: OperatorCall) -> tuple[object, ...]:
     work = call.work
     if work is None:
         return call.operator, None, "", 0, 0
     return call.operator, work.family, work.kind, work.flops or 0, work.bytes
 
 
-def _row(key: tuple[object, ...], found: list[tuple[int, float, float, str]]) -> Row:
+def _row(key: tuple[object, ...], found: list[tuple[int, float, float, str]]) -> CostRow:
     kernels, gpu_ns, host_ns, kinds = zip(*found, strict=True)
     operator, *rest = key
-    return Row(
+    return CostRow(
         operator,
         Counter(kinds).most_common(1)[0][0],
         *rest,
@@ -195,15 +195,19 @@ def recorded_figures(engine: TraceProcessor, info: TraceInfo, of_steps: bool) ->
 
 
 def checks_of(
-    model: str, run: Run, origin: str, recorded: Sequence[tuple[str, Figures, Figures]], sources: list[Source]
-) -> Iterator[Check]:
+    model: str,
+    run: CallSequence,
+    origin: str,
+    recorded: Sequence[tuple[str, Figures, Figures]],
+    sources: list[TraceCosts],
+) -> Iterator[HeldOutCheck]:
     """A run predicted for each GPU that a trace of the model was recorded on, with and without others of that GPU."""
     others = [source for source in sources if source.model != model]
     for device, of_steps, of_forward in recorded:
         peaks = peaks_of(device)
         for shown in (True, False):
             kept = [source for source in others if shown or peaks_of(source.device).source != peaks.source]
-            table = Table(kept, peaks)
+            table = CostTable(kept, peaks)
             if table.shown != shown or origin == device:
                 continue
             try:
@@ -222,7 +226,9 @@ def checks_of(
             }
             figures = of_steps if run.on_gpu or run.phases else of_forward
             for name, value in each.items():
-                yield Check(model, origin, device, name, float(f"{value:.5g}"), float(f"{figures[name]:.5g}"), shown)
+                yield HeldOutCheck(
+                    model, origin, device, name, float(f"{value:.5g}"), float(f"{figures[name]:.5g}"), shown
+                )
 
 
 def learn(folder: Path) -> None:
@@ -253,7 +259,7 @@ def learn(folder: Path) -> None:
     show(checks)
 
 
-def show(checks: Sequence[Check]) -> None:
+def show(checks: Sequence[HeldOutCheck]) -> None:
     """Print the errors as the table of the docs."""
     print("| run of | recorded on | GPU | launches | GPU time | busy share | limited by |\n|" + " --- |" * 7)
     keys = dict.fromkeys((check.model, check.origin, check.device, check.shown) for check in checks)
@@ -336,7 +342,7 @@ def history(folder: Path) -> None:
                 print(f"| `{name}` | {device} | {' | '.join([launches, *each])} |")
 
 
-def _of_step(figure: Figure, steps: int) -> str:
+def _of_step(figure: PredictedFigure, steps: int) -> str:
     value, low, high = (f"{part / steps / 1e6:.3g}" for part in figure)
     return f"{value} ms ({low} to {high})"
 

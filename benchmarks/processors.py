@@ -43,7 +43,7 @@ from molprof.profiler.engines.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.device import on_gpu, synchronize
 from molprof.profiler.models.load import LoadedModel, load
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import ProcessorTarget
 from molprof.profiler.molecules.conformers import bond_errors, reference_conformers
 from molprof.profiler.molecules.prompts import Prompt, read_prompts
 from molprof.profiler.molecules.smiles import read_positions, require_rdkit
@@ -152,7 +152,7 @@ class WholeCost:
 
 
 def along(
-    target: Target, whole: Constraint, answer: Callable[[int], str], options: argparse.Namespace
+    target: ProcessorTarget, whole: Constraint, answer: Callable[[int], str], options: argparse.Namespace
 ) -> list[WholeCost]:
     """The cost of a constraint in each processor that takes one, in turns, along the same answers."""
     torch.set_num_threads(1)

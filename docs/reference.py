@@ -17,7 +17,7 @@ from molprof.analysis.findings import RULES as FINDINGS
 from molprof.common.setting import rows
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.constraints import PROCESSORS
-from molprof.queries.catalog import Column, Module, catalog
+from molprof.queries.catalog import CatalogColumn, Module, catalog
 from molprof.queries.pages import example_command
 
 ROOT = Path(__file__).parent.parent
@@ -62,7 +62,7 @@ def _module(module: Module) -> str:
     return "\n\n".join(blocks)
 
 
-def _columns(role: str, columns: Iterable[Column]) -> str:
+def _columns(role: str, columns: Iterable[CatalogColumn]) -> str:
     body = ((code(column.name), column.type, column.unit, prose(column.comment)) for column in columns)
     return table((role, "type", "unit", "meaning"), body)
 

@@ -46,7 +46,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """What is exported, imported when it is used: `import molprof` takes no time."""
+    """Import what is exported when it is used: `import molprof` takes no time."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

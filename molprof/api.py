@@ -16,7 +16,7 @@ from molprof.common.notebook import shown_by
 if TYPE_CHECKING:
     from molprof.analysis.compare import Comparison
     from molprof.analysis.compare.kernels.pick import Kernels
-    from molprof.analysis.compare.kernels.read import Recorded
+    from molprof.analysis.compare.kernels.read import RecordedRows
     from molprof.analysis.compare.thresholds import Expectation
     from molprof.analysis.critical.path import CriticalPath
     from molprof.analysis.figures import Report
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from molprof.analysis.origin.opened import Opened
     from molprof.analysis.origin.read import Origins
     from molprof.analysis.predict.predict import Prediction
-    from molprof.analysis.predict.run import Run
+    from molprof.analysis.predict.run import CallSequence
     from molprof.analysis.predict.sizes import Sizes
-    from molprof.analysis.predict.table import Check, Table
-    from molprof.analysis.query import Result, Statement
-    from molprof.analysis.ranks import Job, RankTrace
+    from molprof.analysis.predict.table import CostTable, HeldOutCheck
+    from molprof.analysis.query import QueryResult, Statement
+    from molprof.analysis.ranks import RankedJob, RankTrace
     from molprof.analysis.reader import TraceInfo
     from molprof.analysis.roofline.read import Roofline
-    from molprof.analysis.roofline.script import Called
+    from molprof.analysis.roofline.script import ScriptCall
     from molprof.analysis.trace import Trace
     from molprof.analysis.trace_processor import TraceProcessor
 
@@ -43,7 +43,7 @@ Notes = tuple[str, ...]
 
 
 def load(path: AnyPath, reading: Reading | None = None, **how: Any) -> Trace:
-    """The trace at `path`. how: fields of `Reading` that differ from those of `reading`, such as `cached=False`.
+    """Return the trace at `path`. how: fields of `Reading` that differ from those of `reading`, such as `cached=False`.
 
     Nothing is read before it is asked for. By default the user's cache has what commands read, and keeps it for them.
     """
@@ -53,7 +53,9 @@ def load(path: AnyPath, reading: Reading | None = None, **how: Any) -> Trace:
 
 
 def read_many(paths: AnyPath | Sequence[AnyPath], reading: Reading | None = None, **how: Any) -> Frame:
-    """The figures of traces, a row for each: of those in a folder, or of paths. Several are read at the same time.
+    """Return the figures of traces, a row for each: of those in a folder, or of paths.
+
+    Several are read at the same time.
 
     Columns: `path`, `label` (what ran), `problem` (why it could not be read, else None), then each figure by its id,
     None where not recorded. Arguments are those of `load`. Raises UsageError for a folder without traces.
@@ -78,7 +80,7 @@ def read_many(paths: AnyPath | Sequence[AnyPath], reading: Reading | None = None
 
 
 def report(path: AnyPath, reading: Reading | None = None, **how: Any) -> Report:
-    """The report of one trace. Arguments are those of `load`."""
+    """Return the report of one trace. Arguments are those of `load`."""
     with _load(path, reading, **how) as trace:
         return trace.report
 
@@ -86,7 +88,7 @@ def report(path: AnyPath, reading: Reading | None = None, **how: Any) -> Report:
 def reports(
     paths: Sequence[AnyPath], reading: Reading | None = None, *, stored: bool = True, **how: Any
 ) -> list[Report]:
-    """The reports of traces in order, each read once, several at the same time.
+    """Return the reports of traces in order, each read once, several at the same time.
 
     stored: a path may be a report that `molprof report --format json` wrote. Raises TraceError or EngineError for the
     first that cannot be read.
@@ -103,7 +105,7 @@ def reports(
 def each_report(
     paths: Sequence[Path], reading: Reading | None = None, stored: bool = True
 ) -> Iterator[Report | MolprofError]:
-    """The report of each path, in order and as soon as it is made; of one that cannot be read, the error."""
+    """Yield the report of each path, in order and as soon as it is made; of one that cannot be read, the error."""
     from molprof.analysis.reports import read_stored
     from molprof.analysis.trace import Trace, each_trace, report_of
 
@@ -119,7 +121,7 @@ def compare(
     expectations: Sequence[Expectation] = (),
     base: int | None = None,
 ) -> Comparison:
-    """The comparison of two or more traces, reports or their paths with one of them, which stands first in it.
+    """Return the comparison of two or more traces, reports or their paths with one of them, which stands first in it.
 
     base: the place of that one; None: the only run without a constraint where there is just one, else the first.
     anyway: also of runs of different prompts or sampling. Raises NotComparableError.
@@ -144,8 +146,8 @@ def query(
     parameters: Mapping[str, str] | None = None,
     reading: Reading | None = None,
     **how: Any,
-) -> Result:
-    """What a query gives for one trace or each of several: the name of a module or table, a .sql file, or SQL.
+) -> QueryResult:
+    """Run a query on one trace or each of several: the name of a module or table, a .sql file, or SQL.
 
     parameters: values for `$name` in it. Raises QueryError, UsageError, TraceError, EngineError.
     """
@@ -167,8 +169,8 @@ def ranks(
     parts: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, files: None,
     **how: Any,
-) -> Job:
-    """The ranks of a distributed job side by side, from their traces, or folders with them.
+) -> RankedJob:
+    """Return the ranks of a distributed job side by side, from their traces, or folders with them.
 
     parts: a folder that keeps what is read of each file, and is asked first. progress: files done, and how many there
     are. Raises UsageError where there are no traces, TraceError where they cannot be read or are not the ranks of one
@@ -208,7 +210,7 @@ def ranks(
 
 
 def ranks_of_trace(trace: Trace) -> list[RankTrace]:
-    """The ranks in a file: a job of `each_trace`."""
+    """Return the ranks in a file: a job of `each_trace`."""
     from molprof.analysis.ranks.read import ranks_of
 
     return trace.read(ranks_of)
@@ -259,7 +261,7 @@ def origins(
 def roofline(
     path: AnyPath, reading: Reading | None = None, peaks: Sequence[str] = (), capture: Path | None = None
 ) -> tuple[Roofline, Notes]:
-    """What the GPU's work must do at least, by operator and arguments, beside what it took; and notes about the trace.
+    """Return the least and the recorded time of the GPU's work, by operator and arguments; and notes about the trace.
 
     peaks: of the device, such as `bf16=989`, in place of those known by its name. capture: the trace in which the
     graphs that it replays were captured. Raises TraceError where no GPU work is recorded, no graph is replayed or
@@ -281,7 +283,7 @@ def roofline(
 
 
 def _segments(capture: Path | None, reading: Reading | None) -> list[Segment]:
-    """What a trace captures of graphs; none without one."""
+    """Return the graphs that a trace captures; none without one."""
     from molprof.analysis.origin.capture import read_segments
 
     if capture is None:
@@ -290,7 +292,7 @@ def _segments(capture: Path | None, reading: Reading | None) -> list[Segment]:
         return other.read(read_segments, stacks=True, all_args=True)
 
 
-def called_operators(path: AnyPath, reading: Reading | None = None) -> tuple[tuple[Called, ...], Notes]:
+def called_operators(path: AnyPath, reading: Reading | None = None) -> tuple[tuple[ScriptCall, ...], Notes]:
     """Operators of a trace by their arguments, the longest first, for `molprof replay`; and notes about the trace.
 
     Raises TraceError where no shapes are recorded.
@@ -302,7 +304,7 @@ def called_operators(path: AnyPath, reading: Reading | None = None) -> tuple[tup
 
 
 def memory(path: AnyPath, reading: Reading | None = None) -> tuple[Memory, Notes]:
-    """What memory a trace took, when and what for, and what a batch of N would need; and notes about the trace.
+    """Return the memory of a trace, when and what for, and the need of a batch of N; and notes about the trace.
 
     Raises TraceError where neither memory events nor a captured model are recorded.
     """
@@ -315,7 +317,7 @@ def memory(path: AnyPath, reading: Reading | None = None) -> tuple[Memory, Notes
 def critical_path(
     path: AnyPath, reading: Reading | None = None, changes: Sequence[str] = ()
 ) -> tuple[CriticalPath, Notes]:
-    """What decides how long a trace takes, over its host, streams and syncs; and notes about the trace.
+    """Return what decides how long a trace takes, over its host, streams and syncs; and notes about the trace.
 
     changes: what would be faster, such as `elementwise=0.2x,launches=graph`. Raises UsageError where one is none or
     selects nothing, TraceError where the trace records nothing of the host.
@@ -333,7 +335,7 @@ def predict(
     path: AnyPath, device: str, reading: Reading | None = None, changes: Sequence[str] = (),
     measured: Sequence[Path] = (),
 ) -> Prediction:  # fmt: skip
-    """What a run with recorded shapes would be on a GPU such as h100 or mi300, with the error of each figure.
+    """Predict a run with recorded shapes on a GPU such as h100 or mi300, with the error of each figure.
 
     changes: as for `critical_path`. measured: files of `molprof replay --op N --format json` on the device. Raises
     UsageError for others, a device that is not known or a change that selects nothing, TraceError where shapes are not
@@ -351,7 +353,7 @@ def predict_sizes(
     path: AnyPath, device: str, sizes: str, rows: int | None = None, beside: AnyPath | None = None,
     reading: Reading | None = None,
 ) -> tuple[Prediction, Sizes]:  # fmt: skip
-    """The same as `predict`, and the run at batch sizes such as `1,8` or `1:256` (powers of two).
+    """Return the same as `predict`, and the run at batch sizes such as `1,8` or `1:256` (powers of two).
 
     rows: of the run, where it does not tell them. beside: another run of the program, of other rows, whose shapes are
     compared with those predicted. Raises TraceError too where shapes do not tell the rows.
@@ -366,12 +368,12 @@ def predict_sizes(
 
 def _predictable(
     paths: Sequence[AnyPath], device: str, reading: Reading | None, measured: Sequence[Path] = ()
-) -> tuple[list[Run], Table, Sequence[Check]]:
-    """Runs as predictions take them, and what is known of a GPU."""
+) -> tuple[list[CallSequence], CostTable, Sequence[HeldOutCheck]]:
+    """Return runs as predictions take them, and what is known of a GPU."""
     from molprof.analysis.predict.measured import read_measured
     from molprof.analysis.predict.predict import device_of
     from molprof.analysis.predict.run import read_run
-    from molprof.analysis.predict.table import Table, launching_of, quiet_of, stored
+    from molprof.analysis.predict.table import CostTable, launching_of, quiet_of, stored
 
     peaks, known = device_of(device), stored()
     read = partial(read_run, launching=launching_of(known.sources), quiet=quiet_of(known.sources))
@@ -379,11 +381,11 @@ def _predictable(
     for path in paths:
         with _load(path, reading) as trace:
             runs.append(trace.read(read, stacks=True, all_args=True))
-    return runs, Table(known.sources, peaks, read_measured(measured, peaks, runs)), known.checks
+    return runs, CostTable(known.sources, peaks, read_measured(measured, peaks, runs)), known.checks
 
 
-def recorded(path: Path, reading: Reading | None = None, host: str | None = None) -> tuple[Recorded, Notes]:
-    """What ran in a trace, in order, for a comparison kernel by kernel; and notes about it.
+def recorded(path: Path, reading: Reading | None = None, host: str | None = None) -> tuple[RecordedRows, Notes]:
+    """Return what ran in a trace, in order, for a comparison kernel by kernel; and notes about it.
 
     host: `module`, `source` or `phase`, to tell where threads were. Raises TraceError where neither GPU work nor
     operators are recorded.
@@ -399,7 +401,8 @@ def recorded(path: Path, reading: Reading | None = None, host: str | None = None
 def compare_kernels(
     paths: Sequence[Path], region: str | None = None, reading: Reading | None = None, by: str = "kernel"
 ) -> Kernels:
-    """The difference of two traces by kernel, operator, module, source or phase, with what is compared, and notes.
+    """Return the difference of two traces by kernel, operator, module, source or phase, with what is compared, and
+    notes.
 
     region: `step` of median time, all `steps`, or `trace`; None: medians over all steps where both mark steps, else
     the trace. Raises NotComparableError where only one of them records GPU work, or the steps that are asked for, or
@@ -414,7 +417,7 @@ def compare_kernels(
 
 
 def _shown(result: Any, form: str) -> str:
-    """A trace, a report or a comparison as commands show it in a format."""
+    """Return a trace, a report or a comparison as commands show it in a format."""
     from molprof.analysis.compare import Comparison
     from molprof.analysis.documents.comparison import comparison_document
     from molprof.analysis.documents.report import report_document

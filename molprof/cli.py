@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from molprof import __version__
-from molprof.commands.command import Group
+from molprof.commands.command import CommandGroup
 from molprof.common import GARBAGE
 from molprof.common.errors import MolprofError, RunError, UnsupportedError, UsageError, missing_extra
 from molprof.common.files import stdout_problem, written_files
@@ -75,13 +75,15 @@ _MOVED = {"plot": "report plot", "queries": "query list", "recommend": "sweep re
 _READERS = frozenset({"report", "compare", "predict", "ranks", "open", "trim", "export", "query", "history", "mcp"})
 
 
-class LazyGroup(Group):
+class LazyGroup(CommandGroup):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command and return it."""
         if cmd_name not in COMMANDS:
             return None
         if cmd_name in _READERS:
@@ -92,6 +94,7 @@ class LazyGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of a name; one that has moved or does not exist is an error that says what to type."""
         if args[0] not in COMMANDS and args[0] not in _MOVED:
             from difflib import get_close_matches  # on a mistake alone
 
@@ -100,11 +103,13 @@ class LazyGroup(Group):
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write commands and options of `molprof --help`."""
         self.format_commands(ctx, formatter)
         with formatter.section("Options"):
             formatter.write_dl([("-h, --help, --version", "Show help, of each command too, or the version, and exit.")])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by task."""
         longest = max(map(len, COMMANDS))
         for task, commands in GROUPS.items():
             with formatter.section(task):
@@ -116,9 +121,9 @@ class LazyGroup(Group):
 )
 @click.version_option(__version__, prog_name="molprof")
 def cli() -> None:
-    """Find out, kernel by kernel and token by token, why constrained generation is slower or faster.
+    r"""Find out, kernel by kernel and token by token, why constrained generation is slower or faster.
 
-    \b
+    
     Examples:
       molprof demo                           a first try: no GPU, no download
       molprof capture --model qwen --lp
@@ -222,7 +227,7 @@ def _interrupted() -> int:
 
 
 def _changed() -> str:
-    """What an interrupted command leaves."""
+    """Return what an interrupted command leaves behind, as text."""
     names = [str(path) for path in written_files()]
     if not names:
         return "no file was changed"
@@ -257,7 +262,7 @@ def _unraisable(lost: sys.UnraisableHookArgs) -> None:
 
 
 def _buffer_stdout() -> None:
-    """Gives stdout the buffer that PYTHONUNBUFFERED takes away: without it, Python drops what a write did not take.
+    """Give stdout the buffer that PYTHONUNBUFFERED takes away: without it, Python drops what a write did not take.
 
     What its encoding does not have, such as the ellipsis in Latin-1, is written as an escape.
     """

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from molprof.analysis.figures.figure import Counted
-    from molprof.analysis.origin.read import Place
+    from molprof.analysis.figures.figure import CountedEvents
+    from molprof.analysis.origin.read import CallLocation
     from molprof.analysis.trace import Trace
 
 _LIMIT = re.compile(r"\s*(<=|>=|==|<|>)\s*(\S+)\s*")
@@ -40,6 +40,7 @@ class Measured:
 
     @property
     def trace(self) -> Trace:
+        """The trace of the block."""
         from molprof import api
 
         return api.load(self.path, cached=False)
@@ -53,7 +54,7 @@ class Molprof:
 
     @contextmanager
     def record(self, **options: Any) -> Iterator[Measured]:
-        """Records the block to a file in the test's folder; `options` are those of `molprof.record`."""
+        """Record the block to a file in the test's folder; `options` are those of `molprof.record`."""
         from molprof.profiler.recording.record import record
 
         self._count += 1
@@ -68,17 +69,18 @@ class Molprof:
 
 @pytest.fixture
 def molprof(tmp_path: Path) -> Molprof:
-    """Records blocks of a test: `with molprof.record() as measured:`, then `measured.trace.figures`."""
+    """Record blocks of a test: `with molprof.record() as measured:`, then `measured.trace.figures`."""
     return Molprof(tmp_path)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
     config.addinivalue_line("markers", _MARK)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Records a test with the mark, and holds it to the limits once it has passed."""
+    """Record a test with the mark, and holds it to the limits once it has passed."""
     mark = item.get_closest_marker("molprof")
     if mark is None:
         return (yield)
@@ -103,15 +105,15 @@ def _hold(measured: Measured, limits: Mapping[str, str]) -> None:
 
 
 def broken(trace: Trace, limits: Mapping[str, str]) -> list[str]:
-    """A line for each limit that does not hold, and below it where the work comes from. Raises UsageError."""
+    """Return a line for each limit that does not hold, and below it where the work comes from. Raises UsageError."""
     from molprof.analysis.compare.thresholds import parse_threshold
-    from molprof.analysis.figures.figure import Counted
+    from molprof.analysis.figures.figure import CountedEvents
     from molprof.common.errors import UsageError
     from molprof.common.values import by_unit
 
     lines: list[str] = []
     for name, limit in limits.items():
-        counted: Counted | None = Counted("syncs")
+        counted: CountedEvents | None = CountedEvents("syncs")
         match = _LIMIT.fullmatch(limit)
         if match is None:
             raise UsageError(f"{limit!r} is no limit of {name}", hint='e.g. "<=300", "==0", "<2ms"')
@@ -139,7 +141,7 @@ def _holds(value: float, sign: str, bound: float) -> bool:
     return signs[sign]
 
 
-def _origin(trace: Trace, counted: Counted | None, by_time: bool) -> Iterator[str]:
+def _origin(trace: Trace, counted: CountedEvents | None, by_time: bool) -> Iterator[str]:
     """Who asks for most of what a figure counts, or sums the time of."""
     from molprof.analysis.origin.counted import places_of_counted
     from molprof.common.values import counted as counted_text
@@ -150,7 +152,7 @@ def _origin(trace: Trace, counted: Counted | None, by_time: bool) -> Iterator[st
     ask = partial(places_of_counted, counted=counted, by_time=by_time, has_gpu=trace.report.trace.gpu_recorded)
     places, noun = trace.read(lambda engine, _: ask(engine), stacks=True)
 
-    def amount(of: Sequence[Place]) -> str:
+    def amount(of: Sequence[CallLocation]) -> str:
         count = f"{sum(place.count for place in of):,} {noun}"
         return f"{time_text(sum(place.time_ns for place in of))} of {count}" if by_time else count
 

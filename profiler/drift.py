@@ -104,6 +104,8 @@ class AnswerTokens:
 
 @dataclass(frozen=True)
 class TokenizerDrift:
+    """How a tokenizer splits coordinates."""
+
     name: str
     vocabulary: int  # ordinary tokens
     with_added: int  # added and special ones too
@@ -118,7 +120,7 @@ class TokenizerDrift:
 
 
 @dataclass(frozen=True)
-class Survey:
+class TokenizerSurvey:
     """All tokenizers over the same coordinates, by the names of the JSON of `drift`."""
 
     schema: int
@@ -135,14 +137,14 @@ def survey(
     found: Conformers,
     placeholders: Sequence[str] = PLACEHOLDERS,
     decimals: int = COORDINATE_DECIMALS,
-) -> Survey:
-    """The drift of every tokenizer and placeholder over all conformers; placeholders are written with commas.
+) -> TokenizerSurvey:
+    """Return the drift of every tokenizer and placeholder over all conformers; placeholders are written with commas.
 
     Args:
         tokenizers: name, tokenizer, and how its model's texts are written.
     """
     conformers = found.conformers
-    return Survey(
+    return TokenizerSurvey(
         _SCHEMA,
         found.source,
         len(conformers),
@@ -167,6 +169,7 @@ def check_placeholders(texts: Sequence[str]) -> None:
 
 
 def distribution(values: Sequence[int]) -> Distribution:
+    """Return least, quartiles and largest of values."""
     ordered = sorted(values)
     ranks = (max(0, math.ceil(share * len(ordered)) - 1) for share in (0, 0.25, 0.5, 0.75, 1))
     least, first, median, third, most = (ordered[rank] for rank in ranks)
@@ -253,7 +256,8 @@ def _range(of: str) -> tuple[Field, ...]:
     return *((title, "count", f"{of}.{name}") for title, name in names.items()), ("mean", "number", f"{of}.mean")
 
 
-def drift_document(survey: Survey) -> Document:
+def drift_document(survey: TokenizerSurvey) -> Document:
+    """Return the document of how tokenizers split coordinates."""
     tokenizers = survey.tokenizers
     coordinates: list[Row] = [
         ("source", survey.source),

@@ -81,7 +81,7 @@ def outdated(distribution: str) -> str | None:
 
 
 def check_versions() -> None:
-    """Raises UsageError where torch or transformers is older than molprof requires."""
+    """Raise UsageError where torch or transformers is older than molprof requires."""
     for name in ("torch", "transformers"):
         if wanted := outdated(name):
             message = f"{name} {installed_version(name)} is too old: molprof requires {name}{wanted}"
@@ -135,7 +135,7 @@ def _cpu() -> str:
 
 @contextlib.contextmanager
 def warned() -> Iterator[list[str]]:
-    """What libraries warn of in the block, each on one line, once it has ended."""
+    """Collect the warnings of libraries in the block, each on one line, once it has ended."""
     texts: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

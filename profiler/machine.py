@@ -37,11 +37,11 @@ class Watch:
         self._last = self._read()
 
     def begin(self) -> None:
-        """A span begins now."""
+        """Begin a span now."""
         self._last = self._read()
 
     def end(self) -> MachineSpan:
-        """The span since `begin`, or since the last one ended. Reads the GPU last, which takes a moment."""
+        """Return the span since `begin`, or since the last one ended. Reads the GPU last, which takes a moment."""
         first, last = self._last, self._read()
         self._last = last
         grown = {name: last[name] - first[name] for name in first.keys() & last.keys()}
@@ -109,7 +109,7 @@ class Watch:
 
 
 def _gpu(device: torch.device) -> dict[str, Any]:
-    """What the driver tells of the GPU; what it does not tell is None."""
+    """Return what the driver knows of the GPU; None for what it does not."""
     import torch
 
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"

@@ -15,7 +15,7 @@ from molprof.profiler.project import Project
 
 
 def presets_document(project: Project) -> Document:
-    """The models, processors and molecules that come with molprof, and the models and clusters of a project."""
+    """Return the models, processors and molecules that come with molprof, and the models and clusters of a project."""
     models = {
         name: [
             _model(name, architecture),

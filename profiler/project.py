@@ -96,6 +96,7 @@ def find_project(given: Path | None = None) -> Project:
 
 
 def read_project(path: Path) -> Project:
+    """Read the project file. Raises UsageError."""
     file = read_toml(path, _EXAMPLE)
     file.check_keys(file.content, [], ("slurm", "models"))
     clusters = {name: slurm_table(file, name) for name in _tables(file, "slurm")}
@@ -104,7 +105,7 @@ def read_project(path: Path) -> Project:
 
 
 def _tables(file: TomlFile, kind: str) -> dict[str, Any]:
-    """The tables `[kind.NAME]`, by name."""
+    """Return the tables `[kind.NAME]`, by name."""
     tables = file.content.get(kind, {})
     if not isinstance(tables, dict):
         file.refuse(f"{kind} is {tables!r}, expected tables [{kind}.NAME]", [kind])
@@ -140,7 +141,7 @@ def _model(file: TomlFile, name: str) -> ModelAlias:
 
 
 def _beside(folder: Path, name: str) -> str:
-    """The path of a name that is a folder beside the file, or can only be a folder; any other name unchanged."""
+    """Return the path of a name that is a folder beside the file, or can only be a folder; any other name unchanged."""
     path = Path(name).expanduser()
     if path.is_absolute() or name.startswith((".", "~")) or (name not in ARCHITECTURES and (folder / path).is_dir()):
         return str((folder / path).absolute())

@@ -38,7 +38,7 @@ MACHINES = tuple(_OLDEST_GLIBC)
 
 
 @dataclass(frozen=True)
-class Target:
+class WheelTarget:
     """The other machine."""
 
     python: str  # `3.12`
@@ -58,7 +58,7 @@ class Target:
 
 
 def check_folder(folder: Path, force: bool) -> None:
-    """Raises UsageError, before any work, where the wheels cannot go."""
+    """Raise UsageError, before any work, where the wheels cannot go."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a directory", hint="name another with -o DIR")
     if not folder.parent.is_dir():
@@ -68,7 +68,9 @@ def check_folder(folder: Path, force: bool) -> None:
 
 
 def read_there(given: Sequence[str], listed: Path | None) -> dict[str, Version]:
-    """Packages by name, from `NAME==VERSION` texts and a file of such lines, as `pip list --format freeze` prints.
+    """Return packages by name, from `NAME==VERSION` texts and a file of such lines.
+
+    `pip list --format freeze` prints them.
 
     Raises UsageError where one is of another form, or the file cannot be read.
     """
@@ -87,8 +89,8 @@ def read_there(given: Sequence[str], listed: Path | None) -> dict[str, Version]:
     return found
 
 
-def gather(target: Target, extras: Sequence[str], folder: Path, listed: bool) -> list[Path]:
-    """Fills `folder` with the wheels that recording and `extras` of molprof lack on the other machine, molprof's first.
+def gather(target: WheelTarget, extras: Sequence[str], folder: Path, listed: bool) -> list[Path]:
+    """Fill `folder` with the wheels that recording and `extras` of molprof lack on the other machine, molprof's first.
 
     With `listed`, `target.there` is all that is there; else what its transformers requires, in old and new versions, is
     there too. Raises UsageError where torch is not there or too old, or no set of versions fits; RunError if uv or pip
@@ -125,7 +127,7 @@ def gather(target: Target, extras: Sequence[str], folder: Path, listed: bool) ->
         return [path.replace(folder / path.name) for path in found]
 
 
-def _check_torch(target: Target, own: Sequence[Requirement]) -> None:
+def _check_torch(target: WheelTarget, own: Sequence[Requirement]) -> None:
     if _TORCH not in target.there:
         raise UsageError(
             "torch is not among the packages there: its build must fit the driver, so no wheel of it is gathered",
@@ -138,7 +140,7 @@ def _check_torch(target: Target, own: Sequence[Requirement]) -> None:
 
 
 def _excluded(own: Sequence[Requirement], extras: Sequence[str]) -> list[str]:
-    """What is not looked for: torch, what is chosen by itself, and what only extras that are left out require."""
+    """Return what is not looked for: torch, what is chosen by itself, and what only extras that are left out require."""
     names = [_TORCH, *_FILES_ONLY]
     for extra in set(_LEFT_OUT).difference(extras):
         names += [item.name for item in own if f'extra == "{extra}"' in str(item.marker) and item.name != _NAME]
@@ -146,7 +148,7 @@ def _excluded(own: Sequence[Requirement], extras: Sequence[str]) -> list[str]:
 
 
 def _compiled(
-    target: Target, scratch: Path, asked: Sequence[str], excluded: Sequence[str], *options: str
+    target: WheelTarget, scratch: Path, asked: Sequence[str], excluded: Sequence[str], *options: str
 ) -> dict[str, str]:
     """`NAME==VERSION` by name, of what `asked` requires there, beside the packages that are there."""
     pins = (f"{name}=={version.public}" for name, version in target.there.items())
@@ -162,7 +164,7 @@ def _compiled(
 
 
 def own_wheel(scratch: Path) -> Path:
-    """molprof's own wheel in a new folder: built from the checkout that is installed here, else from the index."""
+    """Molprof's own wheel in a new folder: built from the checkout that is installed here, else from the index."""
     # In a checkout as working directory, the first one is what setuptools left there, which has no origin.
     known = (item.read_text("direct_url.json") for item in importlib.metadata.distributions(name=_NAME))
     origin: dict[str, Any] = json.loads(next(filter(None, known), "{}"))
@@ -177,7 +179,7 @@ def own_wheel(scratch: Path) -> Path:
 
 
 def _run(folder: Path, module: str, *arguments: str, **environment: str) -> str:
-    """What `python -m MODULE` prints in `folder`, where no file can shadow a module."""
+    """Return what `python -m MODULE` prints in `folder`, where no file can shadow a module."""
     settings = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off", **environment}
     done = output_of([sys.executable, "-m", module, *arguments], cwd=folder, env=settings)
     if done.returncode == 0:
@@ -195,7 +197,7 @@ def _run(folder: Path, module: str, *arguments: str, **environment: str) -> str:
 
 
 def wheels_document(wheels: Sequence[Path], folder: Path) -> Document:
-    """The wheels, and how to install them there."""
+    """Return the wheels, and how to install them there."""
     names = [parse_wheel_filename(path.name) for path in wheels]
     sizes = [path.stat().st_size for path in wheels]
     rows = [(name, str(version), size) for (name, version, *_), size in zip(names, sizes, strict=True)]

@@ -45,7 +45,7 @@ def _facts_of(module: str) -> frozenset[str]:
 
 @functools.cache
 def modules() -> Mapping[str, str]:
-    """Module key for INCLUDE PERFETTO MODULE (`molprof.launches`) to SQL text, sorted by key."""
+    """Return the modules by key for INCLUDE PERFETTO MODULE (`molprof.launches`): SQL texts, sorted by key."""
     found = sorted(Path(__file__).parent.glob("*.sql"), key=lambda path: path.name)
     texts = {f"{PACKAGE}.{path.stem}": path.read_text(encoding="utf-8") for path in found}
     texts.pop(FACTS)
@@ -53,7 +53,7 @@ def modules() -> Mapping[str, str]:
 
 
 def standing_alone(facts_sql: str) -> dict[str, str]:
-    """The modules for an engine without molprof beside it, with `molprof.facts`, which those of facts include.
+    """Return the modules for an engine without molprof beside it, with `molprof.facts`, which those of facts include.
 
     facts_sql: what makes the tables of facts. Modules may be included in an engine that has their tables already.
     """
@@ -65,11 +65,11 @@ def standing_alone(facts_sql: str) -> dict[str, str]:
 
 
 def replacing_tables(sql: str) -> str:
-    """SQL that may run again."""
+    """Return SQL that may run again."""
     return _CREATE_WORD.sub("CREATE OR REPLACE PERFETTO", sql)
 
 
-class _Marks(NamedTuple):
+class _MarkTables(NamedTuple):
     """What the tables of molprof.phase_marks and molprof.step_marks name."""
 
     files: Mapping[str, re.Pattern[str]]  # of functions that mark phases or steps, by name
@@ -79,7 +79,7 @@ class _Marks(NamedTuple):
 
 
 @functools.cache
-def _marks() -> _Marks:
+def _marks() -> _MarkTables:
     sql = modules()[f"{PACKAGE}.phase_marks"]
     files: dict[str, list[str]] = {}
     models, calls = [], []
@@ -94,7 +94,7 @@ def _marks() -> _Marks:
         files.setdefault(name, []).append(fnmatch.translate(f"*{path}([0-9]*)"))
     unmarked = [fnmatch.translate(f"{path}([0-9]*)") for path in _UNMARKED_FILE.findall(sql)]
     functions = {name: re.compile("|".join(paths)) for name, paths in files.items()}
-    return _Marks(functions, re.compile("|".join(models)), frozenset(calls), re.compile("|".join(unmarked)))
+    return _MarkTables(functions, re.compile("|".join(models)), frozenset(calls), re.compile("|".join(unmarked)))
 
 
 def marks_phase(name: str) -> bool:

@@ -33,7 +33,7 @@ _UNITS = (
 )  # fmt: skip
 
 
-class Column(Struct, frozen=True):
+class CatalogColumn(Struct, frozen=True):
     """A column of a table or view, or an argument of a function."""
 
     name: str
@@ -42,23 +42,25 @@ class Column(Struct, frozen=True):
     comment: str
 
 
-class Entry(Struct, frozen=True):
+class CatalogEntry(Struct, frozen=True):
     """A public table, view or function."""
 
     name: str
     kind: str
     comment: str
-    arguments: tuple[Column, ...]  # of a function
-    columns: tuple[Column, ...]
+    arguments: tuple[CatalogColumn, ...]  # of a function
+    columns: tuple[CatalogColumn, ...]
 
 
 class Module(Struct, frozen=True):
+    """A module of the SQL package."""
+
     name: str  # without the package's, `launches`
     comment: tuple[str, ...]  # paragraphs
     example: str  # the query for its main result, `$key` for parameters
     defaults: tuple[tuple[str, str], ...]  # parameters of the example and their values
     includes: tuple[str, ...]  # modules of the package that it uses, in order
-    entries: tuple[Entry, ...]
+    entries: tuple[CatalogEntry, ...]
     sql: str  # its whole text
 
     @property
@@ -78,7 +80,7 @@ def catalog() -> dict[str, Module]:
 
 
 def read_module(key: str, sql: str) -> Module:
-    """The module `key` of the package, from its text."""
+    """Return the module `key` of the package, from its text."""
     comment, example, defaults = _header(sql)
     return Module(
         name=key.removeprefix(f"{PACKAGE}."),
@@ -92,12 +94,15 @@ def read_module(key: str, sql: str) -> Module:
 
 
 def homes() -> dict[str, str]:
-    """The key of the module that defines it, of every public table, view and function. Quicker than `catalog`."""
+    """Return the key of the module that defines it, of every public table, view and function.
+
+    Quicker than `catalog`.
+    """
     return {name: key for key, sql in modules().items() for name in _NAME.findall(sql)}
 
 
 def find_module(name: str, known: Mapping[str, Module]) -> Module:
-    """The module called `name`, or the one that defines the object `name`. Raises UsageError."""
+    """Return the module called `name`, or the one that defines the object `name`. Raises UsageError."""
     own = name.removeprefix(f"{PACKAGE}.")
     if own in known:
         return known[own]
@@ -108,14 +113,14 @@ def find_module(name: str, known: Mapping[str, Module]) -> Module:
 
 
 def suggestion(name: str, known: Mapping[str, Module]) -> str:
-    """What to try instead of an unknown name."""
+    """Return what to try instead of an unknown name."""
     names = [*known, *(entry.name for module in known.values() for entry in module.entries)]
     close = difflib.get_close_matches(name.removeprefix(f"{PACKAGE}."), names, n=3)
     return f"did you mean {' or '.join(close)}?" if close else "molprof query list shows the modules"
 
 
 def with_includes(name: str, known: Mapping[str, Module]) -> tuple[str, ...]:
-    """The modules that `name` needs, each after those that it needs itself; `name` is the last."""
+    """Return the modules that `name` needs, each after those that it needs itself; `name` is the last."""
     order: list[str] = []
     for included in known[name].includes:
         order.extend(item for item in with_includes(included, known) if item not in order)
@@ -123,7 +128,7 @@ def with_includes(name: str, known: Mapping[str, Module]) -> tuple[str, ...]:
 
 
 def standalone_sql(name: str, known: Mapping[str, Module]) -> str:
-    """A module and all that it needs as one text, for where no package can be added."""
+    """Return a module and all that it needs as one text, for where no package can be added."""
     parts = (INCLUDE.sub("", known[item].sql) for item in with_includes(name, known))
     # Several modules include the same ones.
     parts = (replacing_tables(part) for part in parts)
@@ -145,16 +150,16 @@ def _header(sql: str) -> tuple[tuple[str, ...], str, tuple[tuple[str, str], ...]
     )
 
 
-def _entries(sql: str) -> tuple[Entry, ...]:
+def _entries(sql: str) -> tuple[CatalogEntry, ...]:
     said: dict[str, str] = {}
     return tuple(_entry(found, said) for found in _CREATE.finditer(sql) if not found["name"].startswith("_"))
 
 
-def _entry(found: re.Match[str], said: dict[str, str]) -> Entry:
+def _entry(found: re.Match[str], said: dict[str, str]) -> CatalogEntry:
     is_function = found["kind"] == "FUNCTION"
     listed = _columns(found["list"] or "", said)
     returned = _RETURNS.search(found["rest"])
-    return Entry(
+    return CatalogEntry(
         name=found["name"],
         kind=found["kind"].lower(),
         comment=_prose(found["comment"]),
@@ -163,13 +168,13 @@ def _entry(found: re.Match[str], said: dict[str, str]) -> Entry:
     )
 
 
-def _columns(text: str, said: dict[str, str]) -> tuple[Column, ...]:
+def _columns(text: str, said: dict[str, str]) -> tuple[CatalogColumn, ...]:
     """said: the comment that the module first gives a column of each name; those of `text` are added."""
     found = []
     for match in _COLUMN.finditer(text):
         comment = _prose(match["comment"]) or said.get(match["name"], "")
         said.setdefault(match["name"], comment)
-        found.append(Column(match["name"], match["type"], _unit(match["type"], comment), comment))
+        found.append(CatalogColumn(match["name"], match["type"], _unit(match["type"], comment), comment))
     return tuple(found)
 
 

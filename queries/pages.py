@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-from molprof.queries.catalog import Column, Entry, Module
+from molprof.queries.catalog import CatalogColumn, CatalogEntry, Module
 
 _WIDTH = 100
 _INDENT = "  "
@@ -34,12 +34,12 @@ def module_page(module: Module) -> str:
 
 
 def example_command(module: Module) -> str:
-    """The command line that runs a module's example."""
+    """Return the command line that runs a module's example."""
     values = "".join(f" -p {name}={value}" for name, value in module.defaults)
     return f"molprof query {module.name} trace.json.gz{values}"
 
 
-def _entry_text(entry: Entry) -> str:
+def _entry_text(entry: CatalogEntry) -> str:
     arguments = f"({', '.join(argument.name for argument in entry.arguments)})" if entry.arguments else ""
     lines = [f"{entry.kind} {entry.name}{arguments}"]
     lines.extend(textwrap.wrap(entry.comment, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT))
@@ -54,5 +54,5 @@ def _entry_text(entry: Entry) -> str:
     return "\n".join(lines)
 
 
-def _kind(column: Column) -> str:
+def _kind(column: CatalogColumn) -> str:
     return f"{column.type} [{column.unit}]" if column.unit else column.type

@@ -13,7 +13,7 @@ from tiny import table, tokenizer
 from molprof.profiler.constraints import make_processor
 from molprof.profiler.constraints.base import BatchProcessor, RowPositions, Rows
 from molprof.profiler.constraints.engines import LLGuidance, XGrammar
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import ProcessorTarget
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import build_template
@@ -23,9 +23,9 @@ ENGINES = {"xgrammar": XGrammar, "llguidance": LLGuidance}
 
 
 @functools.cache
-def target(name: str) -> Target:
+def target(name: str) -> ProcessorTarget:
     text = tokenizer(name)
-    return Target(text, table(name), WIDTHS[name], text.eos_token_id, text.pad_token_id, torch.device("cpu"))
+    return ProcessorTarget(text, table(name), WIDTHS[name], text.eos_token_id, text.pad_token_id, torch.device("cpu"))
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from molprof.analysis.compare.difference import named_parts
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.run_model import RepeatFigures, Spread, StepTime
+from molprof.analysis.figures.run_model import PassTimes, RepeatFigures, StepTime
 
 # Text that would run, or load something, if any of it reached a page as it is.
 HOSTILE = (
@@ -70,7 +70,7 @@ def timed(report: Report, median_ns: int, spread_ns: int, repeats: int = 3) -> R
         for name, phase in report.run.phases.items()
     }
     points = tuple(StepTime(step, step, 2, 1_000_000 + step, 900_000, 1_200_000) for step in range(60))
-    wall = Spread(median_ns, median_ns - spread_ns, median_ns + spread_ns, repeats)
+    wall = PassTimes(median_ns, median_ns - spread_ns, median_ns + spread_ns, repeats)
     # As far apart as the spread says, with the median in the middle.
     walls = [
         median_ns + round(spread_ns * (2 * place / (repeats - 1) - 1)) if repeats > 1 else median_ns

@@ -25,16 +25,16 @@ from molprof.common.errors import UnsupportedError, UsageError
 from molprof.common.process.guarded import Limits
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.bench.cases import Case, SdpaCase, case_id, from_json, to_json
-from molprof.profiler.bench.facts import Facts, unsupported
+from molprof.profiler.bench.facts import CaseFacts, unsupported
 from molprof.profiler.bench.kernels import read_shape, sdpa_cases
-from molprof.profiler.bench.schedule import Plan, Step, measure, run_plan, turns
+from molprof.profiler.bench.schedule import FinishedTurn, SchedulePlan, measure, run_plan, turns
 from molprof.profiler.bench.sdpa import flops, least_bytes, padding_mask
 from molprof.profiler.engines.backends import held_bytes
 from molprof.profiler.jobs.results_file import ResultsFile
 
-CPU = Facts("cpu", None, True, (), ENVIRONMENT)
-H100 = Facts("cuda:0", (9, 0), True, ("flash_attn", "flash_attn_interface", "triton", "optimum.quanto"), {})
-OLD = Facts("cuda:0", (7, 0), False, (), {})
+CPU = CaseFacts("cpu", None, True, (), ENVIRONMENT)
+H100 = CaseFacts("cuda:0", (9, 0), True, ("flash_attn", "flash_attn_interface", "triton", "optimum.quanto"), {})
+OLD = CaseFacts("cuda:0", (7, 0), False, (), {})
 RUN = run_of()
 KERNEL = SdpaCase("auto", 4, 16, 8, 128, 128, 64)
 
@@ -90,7 +90,7 @@ def test_what_is_no_kernel_is_refused(change: dict[str, Any], message: str) -> N
         (replace(KERNEL, backend="cudnn"), CPU, None),  # torch says itself why not
     ],
 )
-def test_what_cannot_run_is_known_before(case: Case | CaptureSettings, facts: Facts, reason: str | None) -> None:
+def test_what_cannot_run_is_known_before(case: Case | CaptureSettings, facts: CaseFacts, reason: str | None) -> None:
     found = unsupported(line_of(case) if isinstance(case, CaptureSettings) else case, facts)
     assert (found is None) == (reason is None)
     assert re.search(reason or "", found or "")
@@ -109,10 +109,10 @@ def test_a_prefill_without_mask_is_causal_and_a_decode_step_asks_once() -> None:
 # Runs. In place of measuring, `fault` says what becomes of a case.
 
 
-def run_all(path: Path, *cases: Case, facts: Facts = CPU, **options: Any) -> list[Step]:
+def run_all(path: Path, *cases: Case, facts: CaseFacts = CPU, **options: Any) -> list[FinishedTurn]:
     settings = {"repeats": 1, "seed": 0, "limits": Limits(60.0), "measure": "bench_data:measured", **options}
     with closing(ResultsFile(path)) as results:
-        return [*run_plan(Plan(cases=cases, **settings), facts, results, lambda *told: None)]
+        return [*run_plan(SchedulePlan(cases=cases, **settings), facts, results, lambda *told: None)]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -158,7 +158,7 @@ def test_out_of_memory_finds_the_largest_batch_that_fits(tmp_path: Path) -> None
 
 
 def test_order_is_interleaved_random_and_told_by_the_seed() -> None:
-    plan = Plan(tuple(fault("ok", heads=number) for number in range(1, 9)), 3, 5, Limits(1.0))
+    plan = SchedulePlan(tuple(fault("ok", heads=number) for number in range(1, 9)), 3, 5, Limits(1.0))
     order = [*turns(plan)]
     assert [turn.repeat for turn in order] == [0] * 8 + [1] * 8 + [2] * 8
     rounds = [[turn.case for turn in order if turn.repeat == number] for number in range(3)]

@@ -21,7 +21,7 @@ from ui_server import PINNED, VISIBLE, serving, wait_for_view
 
 from molprof import api
 from molprof.analysis.compare import compare
-from molprof.analysis.ui.contents import Place
+from molprof.analysis.ui.contents import ViewTarget
 from molprof.analysis.ui.prepare import load_for_remote, prepare
 from molprof.analysis.ui.server import UiServer
 
@@ -234,7 +234,7 @@ def test_a_captured_run_opens_at_its_typical_step_and_again_after_a_reload(
     window: browser.Page, tmp_path: Path, remote: bool
 ) -> None:
     path = tiny_trace.write(tmp_path / "run.json.gz", tiny_trace.document())
-    result = prepare([api.load(path, stacks=True)], tmp_path, Place())
+    result = prepare([api.load(path, stacks=True)], tmp_path, ViewTarget())
     held = load_for_remote(result, None) if remote else nullcontext()
     with held as engine, serving(result, engine=engine) as server:
         window.open(server.address)
@@ -261,7 +261,7 @@ def test_ranks_stand_in_their_order_on_one_clock(window: browser.Page, tmp_path:
         write_rank(tmp_path / f"{rank}.json", rank, [*content, host, slice_("cpu_op", "aten::mm", content[0]["ts"], 9)])
     job = api.ranks([tmp_path])
     clocks = tuple((f"rank {rank.rank}", job.clocks.offsets_ns[rank.rank]) for rank in job.ranks)
-    result = prepare([api.load(rank.path, stacks=True) for rank in job.ranks], tmp_path, Place(), clocks)
+    result = prepare([api.load(rank.path, stacks=True) for rank in job.ranks], tmp_path, ViewTarget(), clocks)
     with serving(result) as server:
         window.open(server.address)
         wait_for_view(window, result)

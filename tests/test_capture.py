@@ -20,7 +20,7 @@ from molprof.common.errors import RunError, TakenError, UsageError
 from molprof.common.manifest import PHASES, SequenceRun, Window, from_json
 from molprof.common.values import bytes_text
 from molprof.profiler.capture.capture import capture
-from molprof.profiler.capture.passes import Progress
+from molprof.profiler.capture.passes import CaptureProgress
 from molprof.profiler.capture.run import GRAPHS_KEY, CaptureResult, captures_graphs, choose_window, graphs_path
 from molprof.profiler.constraints import make_processor
 from molprof.profiler.constraints.base import Rows
@@ -37,15 +37,15 @@ SHORT = {"wall_time"}
 
 
 @pytest.fixture(scope="module")
-def constrained(tmp_path_factory: pytest.TempPathFactory) -> tuple[CaptureResult, list[Progress]]:
-    seen: list[Progress] = []
+def constrained(tmp_path_factory: pytest.TempPathFactory) -> tuple[CaptureResult, list[CaptureProgress]]:
+    seen: list[CaptureProgress] = []
     path = tmp_path_factory.mktemp("constrained") / "out.json.gz"
     result = captured(path, settings(processor="generic", disagreement=True), report=seen.append)
     assert sorted(item.name for item in path.parent.iterdir()) == ["in.smi", "out.json.gz"]
     return result, seen
 
 
-def test_a_window_of_a_constrained_run(constrained: tuple[CaptureResult, list[Progress]]) -> None:
+def test_a_window_of_a_constrained_run(constrained: tuple[CaptureResult, list[CaptureProgress]]) -> None:
     result, seen = constrained
     trace, all_events = events(result.path)
     manifest = from_json(trace["molprof"])
@@ -118,7 +118,7 @@ def recomputed(run: SequenceRun) -> list[tuple[float, int, int, str, str, float]
     return rows
 
 
-def test_disagreement_is_what_a_full_forward_says(constrained: tuple[CaptureResult, list[Progress]]) -> None:
+def test_disagreement_is_what_a_full_forward_says(constrained: tuple[CaptureResult, list[CaptureProgress]]) -> None:
     result, _ = constrained
     for run in result.manifest.molecules:
         found, expected = run.disagreement, recomputed(run)
@@ -216,7 +216,7 @@ def test_what_was_compiled_when_and_the_pass_that_records_the_capture_of_graphs(
     counters.clear()
     found = loaded("llama")
     model = TakenForGpu(**{**vars(found), "model": copy.deepcopy(found.model)})
-    seen: list[Progress] = []
+    seen: list[CaptureProgress] = []
     asked = settings(processor="generic", max_new_tokens=6, kv_cache="static", compile="auto")
     for mode in ("eager", "auto"):  # `auto` compiles on GPUs only; it may capture graphs
         given = dataclasses.replace(asked, compile=mode)
@@ -290,7 +290,7 @@ def test_the_steps_to_record(asked: Any, lengths: tuple[int, ...], appended: Any
 
 @pytest.mark.parametrize("stage", ["repeat", "profile", "write"])
 def test_an_interrupt_leaves_nothing(tmp_path: Path, stage: str) -> None:
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: CaptureProgress) -> None:
         # The file is made late: a capture that is killed in its timed passes leaves nothing.
         late = progress.stage in ("profile", "write")
         assert late or [path.name for path in tmp_path.iterdir()] == ["in.smi"]
@@ -319,7 +319,7 @@ def test_a_disk_that_is_full_while_torch_writes(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("chosen", [True, False])
 def test_a_trace_that_another_capture_wrote_meanwhile_stays(tmp_path: Path, chosen: bool) -> None:
-    def write(progress: Progress) -> None:
+    def write(progress: CaptureProgress) -> None:
         if progress.stage == "write":
             (tmp_path / "out.json").write_text("theirs")
 
@@ -344,7 +344,7 @@ def test_a_trace_that_another_capture_wrote_meanwhile_stays(tmp_path: Path, chos
     ],
 )
 def test_what_cannot_be_is_refused_before_loading(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    seen: list[Progress] = []
+    seen: list[CaptureProgress] = []
     with pytest.raises(UsageError, match=message):
         capture(settings(**changes), OutputFile(tmp_path / "out.json"), seen.append)
     assert seen == []
@@ -360,7 +360,7 @@ def test_a_temperature_that_leaves_nothing_to_sample(tmp_path: Path, drop: bool)
 def test_a_preset_at_another_size_and_remarks_on_the_input(tmp_path: Path) -> None:
     path, size = tmp_path / "in.smi", "layers=5,hidden=256,heads=8,kv_heads=4,head_dim=64"
     path.write_text("C\nxx\n")
-    seen: list[Progress] = []
+    seen: list[CaptureProgress] = []
     asked = settings(smiles=str(path), model="qwen", repeats=1, warmup=0, max_new_tokens=3, size=size, device="cpu")
     result = capture(asked, OutputFile(tmp_path / "out.json"), seen.append)
     assert (seen[0].stage, seen[0].notes) == (

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from goldens import GIVEN, called
 
 from molprof.cli import COMMANDS, cli
-from molprof.commands.options import Result, result_options
+from molprof.commands.options import ResultOptions, result_options
 from molprof.common.errors import TakenError
 from molprof.common.files import check_output, replacing, scratch_file
 
@@ -152,7 +152,7 @@ def test_a_trace_that_may_not_be_read_exits_2(tmp_path: Path, trace: Path) -> No
 def test_the_ending_of_a_file_selects_its_format(words: str, style: str) -> None:
     @click.command()
     @result_options("speedscope", "png")
-    def command(result: Result) -> None:
+    def command(result: ResultOptions) -> None:
         click.echo(result.style)
 
     assert CliRunner().invoke(command, words.split()).output == f"{style}\n"

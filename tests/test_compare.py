@@ -22,7 +22,7 @@ from molprof.analysis.compare.statistics import significant
 from molprof.analysis.documents.comparison import comparison_document, comparison_verdict
 from molprof.analysis.documents.report import report_verdict
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.run_model import Spread
+from molprof.analysis.figures.run_model import PassTimes
 from molprof.analysis.render import render as render_document
 from molprof.analysis.reports import read_stored
 from molprof.common.errors import NotComparableError, TraceError, UsageError
@@ -307,7 +307,7 @@ def test_the_verdict_of_another_programs_trace(tmp_path: Path, events: list[Any]
 
 def test_the_verdict_of_a_run_without_repeats(report: Report) -> None:
     assert report.run is not None
-    bare = replace(report, run=replace(report.run, wall_ns=Spread(None, None, None, 0)))
+    bare = replace(report, run=replace(report.run, wall_ns=PassTimes(None, None, None, 0)))
     assert report_verdict(bare)[0] == (
         "llama lp:generic: 2 molecules, 5 tokens; no unprofiled times are recorded. "
         "1 of 2 answers stopped at the token limit of 3."

@@ -21,7 +21,7 @@ from molprof.common.text_format import DEFAULT
 from molprof.profiler.constraints import make_processor
 from molprof.profiler.constraints.table import TokenTable, compile_rows, spelled
 from molprof.profiler.constraints.token_dfa import TokenDfa, TokenDfaBatch
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import ProcessorTarget
 from molprof.profiler.molecules.conformers import built_in_conformers
 from molprof.profiler.molecules.kinds import check
 from molprof.profiler.molecules.smiles import block, molecule
@@ -33,7 +33,7 @@ TABLES = [(tokenizer, processor) for tokenizer in WIDTHS for processor in ("gram
 # Token tables
 
 
-def batch_of(rows: list[Any], goal: Target) -> TokenDfaBatch:
+def batch_of(rows: list[Any], goal: ProcessorTarget) -> TokenDfaBatch:
     """A batch whose rows have these tables, one after the other."""
     dfa, first = compile_rows(rows, goal.eos, goal.logits_width)
     return TokenDfaBatch([dfa] * len(rows), goal, 3, first)

@@ -23,7 +23,7 @@ from molprof.analysis.compare import compare
 from molprof.analysis.documents.figures import figure_values, reports_of
 from molprof.analysis.documents.report import report_sections
 from molprof.analysis.figures import Report
-from molprof.analysis.predict.predict import Figure, device_of, possible
+from molprof.analysis.predict.predict import PredictedFigure, device_of, possible
 from molprof.common.bench_records import read_results
 from molprof.common.manifest import MachineSpan
 from molprof.common.process import FAILED, NO_MEMORY, NOT_MEASURED
@@ -221,11 +221,19 @@ def test_kernels_of_a_graph_are_as_close_as_in_recorded_graphs(tmp_path: Path) -
 
 
 def test_predicted_ranges_agree() -> None:
-    length, gpu, busy = possible(Figure(100, 60, 150), Figure(90, 80, 170), Figure(0.9, 0.1, 1.0))
-    assert (length, gpu) == (Figure(100, 80, 150), Figure(90, 80, 150))
-    assert busy == Figure(0.9, 80 / 150, 1.0)
-    length, gpu, busy = possible(Figure(200, 160, 250), Figure(10, 8, 12), Figure(0.05, 0.001, 0.1))
-    assert (length, gpu, busy) == (Figure(200, 160, 250), Figure(10, 8, 12), Figure(0.05, 8 / 250, 12 / 160))
+    length, gpu, busy = possible(
+        PredictedFigure(100, 60, 150), PredictedFigure(90, 80, 170), PredictedFigure(0.9, 0.1, 1.0)
+    )
+    assert (length, gpu) == (PredictedFigure(100, 80, 150), PredictedFigure(90, 80, 150))
+    assert busy == PredictedFigure(0.9, 80 / 150, 1.0)
+    length, gpu, busy = possible(
+        PredictedFigure(200, 160, 250), PredictedFigure(10, 8, 12), PredictedFigure(0.05, 0.001, 0.1)
+    )
+    assert (length, gpu, busy) == (
+        PredictedFigure(200, 160, 250),
+        PredictedFigure(10, 8, 12),
+        PredictedFigure(0.05, 8 / 250, 12 / 160),
+    )
 
 
 def test_what_can_be_predicted_is_listed() -> None:

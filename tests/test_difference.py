@@ -22,7 +22,7 @@ from molprof.analysis.compare import compare
 from molprof.analysis.compare.difference import Difference, Factor, attribute, rounded, same_work
 from molprof.analysis.documents.comparison import comparison_verdict
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.run_model import PhaseBound, PhaseFigures, RepeatFigures, Run, Spread
+from molprof.analysis.figures.run_model import PassTimes, PhaseBound, PhaseFigures, RepeatFigures, Run
 from molprof.common.manifest import PHASES, STEP_PHASES, Session
 from molprof.common.settings import recorded
 
@@ -270,7 +270,7 @@ def changes(draw: st.DrawFn) -> dict[str, Any]:
     phases = {phase: PhaseFigures(draw(st.none() | TIMES), *[None] * 7, bound=bounds.get(phase)) for phase in PHASES}
     known_ns = sum(phase.wall_ns or 0 for phase in phases.values())
     return {
-        "wall_ns": Spread(known_ns + draw(st.integers(-1000, 1000)), None, None, 1),
+        "wall_ns": PassTimes(known_ns + draw(st.integers(-1000, 1000)), None, None, 1),
         "generated_tokens": tokens,
         "junk_tokens": draw(st.integers(0, tokens)),
         "filler_tokens": draw(st.integers(0, tokens)),
@@ -352,7 +352,7 @@ def measured(report: Report, speeds: Sequence[float], run: str | None = None, **
         report.run,
         setup=replace(setup, processor="slow" if more_ms else setup.processor),
         phases={name: replace(item, wall_ns=middle.phases_ns[name]) for name, item in report.run.phases.items()},
-        wall_ns=Spread(middle.wall_ns, min(walls), max(walls), len(walls)),
+        wall_ns=PassTimes(middle.wall_ns, min(walls), max(walls), len(walls)),
         repeats=tuple(repeats),
         session=session,
     )

@@ -7,7 +7,7 @@ import math
 import torch
 
 from molprof.common.manifest import Disagreement
-from molprof.profiler.capture.watched import Watched
+from molprof.profiler.capture.watched import WatchedProcessor
 from molprof.profiler.constraints.own import Observed
 
 
@@ -29,7 +29,7 @@ def logits(*shares: float) -> list[float]:
 
 
 def test_literal_scores() -> None:
-    watched = Watched()
+    watched = WatchedProcessor()
     studied = Observed(Masks([[1, 2, 3], []], [[0], []], [[], [1, 2, 3]]), watched)
     steps = [
         [logits(1, 2, 3, 4), logits(4, 1, 2, 1)],
@@ -47,4 +47,4 @@ def test_literal_scores() -> None:
         Disagreement([0.1, 0.1, 2.5e-31], [3, 1, 3], "cfo", "110", [0.9, 0.7, 0.0]),
         Disagreement([0.25, 0.25], [1, 0], "oo", "00", [0.0, 0.0]),
     ]
-    assert Watched().finish([[]]) == [Disagreement([], [], "", "", [])]
+    assert WatchedProcessor().finish([[]]) == [Disagreement([], [], "", "", [])]

@@ -18,7 +18,7 @@ from forks import forked
 import molprof
 from molprof.cli import cli
 from molprof.commands import capture
-from molprof.queries.catalog import Column, catalog, standalone_sql
+from molprof.queries.catalog import CatalogColumn, catalog, standalone_sql
 
 ROOT = Path(__file__).parent.parent
 # Command lines of the page for contributors are of what its recipes add.
@@ -180,7 +180,7 @@ def test_every_column_has_type_comment_and_unit(name: str) -> None:
             check_column(column)
 
 
-def check_column(column: Column) -> None:
+def check_column(column: CatalogColumn) -> None:
     assert re.fullmatch(TYPES, column.type), column
     assert column.comment.endswith("."), f"a comment is a sentence: {column}"
     if column.type in ("TIMESTAMP", "DURATION") or column.name.endswith("_ns"):

@@ -16,8 +16,8 @@ from molprof.analysis.figures.drift import (
     RULES,
     STATES,
     Agreement,
-    Block,
     Drift,
+    DriftBlock,
     JunkExample,
     agreement,
     disagreement_figures,
@@ -44,7 +44,7 @@ OTHERS = ("<1.0,2.0,3.0>", "<1.0,2.0>", "<1.0,2.0,3.0000001>", "<1,2,3>", "<1.0,
 
 
 def rules(text: str, junk: int = 0, filler: int = 0) -> list[str]:
-    block = Block(0, 0, text, junk, filler, None, None, None, "", "")
+    block = DriftBlock(0, 0, text, junk, filler, None, None, None, "", "")
     return [name for name, (_, counts) in RULES.items() if counts(block, DEFAULT)]
 
 
@@ -120,8 +120,8 @@ def test_real_junk_by_every_rule(tmp_path: Path) -> None:
     assert (found.known_blocks, found.mean_drift_tokens, found.mean_needed_tokens) == (0, None, None)
 
 
-def block(place: int, surplus: str, drift: int | None = None, needed: int | None = None) -> Block:
-    return Block(
+def block(place: int, surplus: str, drift: int | None = None, needed: int | None = None) -> DriftBlock:
+    return DriftBlock(
         0, place, "x", 1 if surplus else 0, 0, needed, drift, 9 if surplus else None, f"<|{surplus}|>", surplus
     )
 
@@ -149,7 +149,7 @@ def test_signed_drift_counts_what_is_known() -> None:
     ],
 )
 def test_what_a_block_is(text: str, junk: int, filler: int, cut: bool, state: str) -> None:
-    found = Block(0, 0, text, junk, filler, None, None, None, "", "", cut)
+    found = DriftBlock(0, 0, text, junk, filler, None, None, None, "", "", cut)
     assert found.state(DEFAULT) == state
     assert drift_figures([found]).drift_blocks == (state != "good")
 

@@ -162,7 +162,7 @@ def calls_of(work: list[plain.Piece]) -> list[plain.Call]:
     return sorted({piece.call for piece in work if piece.call})
 
 
-def arrays(work: list[plain.Piece]) -> gaps.Work:
+def arrays(work: list[plain.Piece]) -> gaps.GpuWork:
     index = {call: number for number, call in enumerate(calls_of(work))}
     rows = [
         (
@@ -172,7 +172,7 @@ def arrays(work: list[plain.Piece]) -> gaps.Work:
         )
         for piece in ordered(work)
     ]  # fmt: skip
-    return gaps.Work(*columns(rows, 8))
+    return gaps.GpuWork(*columns(rows, 8))
 
 
 @few

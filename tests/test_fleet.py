@@ -15,7 +15,7 @@ import tiny_trace
 from goldens import called
 
 from molprof.analysis.fleet.executors import connected, read_alone
-from molprof.analysis.fleet.row import Row, joined_text, part_path, read_part
+from molprof.analysis.fleet.row import FleetRow, joined_text, part_path, read_part
 from molprof.analysis.fleet.rows import Fleet, each_row
 from molprof.analysis.reader import Reading
 from molprof.common.errors import UsageError
@@ -44,7 +44,7 @@ def folder(tmp_path: Path, read: tuple[Path, str, str]) -> Path:
     return Path(shutil.copytree(read[0], tmp_path / "copy"))
 
 
-def rows(folder: Path) -> dict[str, Row]:
+def rows(folder: Path) -> dict[str, FleetRow]:
     return {Path(row.file).name: row for row in map(read_part, folder.iterdir())}
 
 
@@ -97,9 +97,9 @@ def test_parquet_has_the_same_columns_for_any_traces(folder: Path) -> None:
 
 
 def test_reasons_are_told_with_their_number() -> None:
-    bad = [Row("", 1, "", f"{name}.json", problem=f"{name}.json is empty") for name in "abc"]
-    other = [Row("", 1, "", f"{name}.json", problem=f"{name}.json: {name}") for name in "defg"]
-    good = [Row("", 1, "", "h.json")] * 993
+    bad = [FleetRow("", 1, "", f"{name}.json", problem=f"{name}.json is empty") for name in "abc"]
+    other = [FleetRow("", 1, "", f"{name}.json", problem=f"{name}.json: {name}") for name in "defg"]
+    good = [FleetRow("", 1, "", "h.json")] * 993
     assert joined_text([*good, *bad, *other]) == (
         "993 of 1,000 traces read, 3 failed because a.json is empty, 1 failed because d.json: d, "
         "1 failed because e.json: e, 2 failed for other reasons"
@@ -123,7 +123,7 @@ class Workers(Executor):
 def test_garbage_of_a_worker_is_a_failure(folder: Path) -> None:
     files, parts = [folder / "traces" / "1.json"], folder / "new"
     parts.mkdir()
-    old = Row("", 1, "0.0.0", str(files[0]))
+    old = FleetRow("", 1, "0.0.0", str(files[0]))
     for answer, said in ((7, "no row of this file"), (old, "a row of molprof 0.0.0")):
         (row,) = each_row(files, Reading(), Fleet(parts, Workers(answer)))  # type: ignore[arg-type]
         assert said in (row.problem or "")

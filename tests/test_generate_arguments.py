@@ -15,7 +15,7 @@ from molprof.analysis.compare.parts import MACHINE, group_of
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.render import render
 from molprof.profiler.recording.arguments import constraints_of
-from molprof.profiler.recording.marks import Call
+from molprof.profiler.recording.marks import GenerateCall
 from molprof.profiler.recording.record import record
 from molprof.profiler.recording.recording import summary_lines
 from molprof.profiler.recording.script import _nothing
@@ -69,7 +69,7 @@ def test_a_function_that_allows_tokens_is_the_phase_of_processors(model: Any, tm
 
 
 def test_other_arguments_are_told_by_name_and_value(model: Any) -> None:
-    call = Call(model, {
+    call = GenerateCall(model, {
         "guidance_scale": 1.5, "bad_words_ids": [[5], [6, 7]], "suppress_tokens": list(range(3, 60)), "num_beams": 1,
         "stop_strings": ["###"], "repetition_penalty": 1.0, "typical_p": 0.5, "stopping_criteria": [Enough()],
         "max_new_tokens": 9,

@@ -22,7 +22,7 @@ from shapes import SHAPES, write
 from molprof import api
 from molprof.analysis.compare.kernels.by import by_steps
 from molprof.analysis.compare.kernels.pick import Kernels
-from molprof.analysis.compare.kernels.read import STEPS, TRACE, Recorded, cut, read_recorded
+from molprof.analysis.compare.kernels.read import STEPS, TRACE, RecordedRows, cut, read_recorded
 from molprof.analysis.compare.kernels.sums import summed
 from molprof.analysis.critical.path import read_critical_path
 from molprof.analysis.documents.critical import critical_document
@@ -113,7 +113,7 @@ def _add(counted: dict[tuple[str, str], float], kind: str, what: str, cost: floa
     counted[kind, ALL] += cost
 
 
-def _changed(recorded: Recorded) -> Recorded:
+def _changed(recorded: RecordedRows) -> RecordedRows:
     """The same, but every seventh kernel has another name."""
     rows = (
         row._replace(name=f"other {row.name}") if place % 7 == 0 else row for place, row in enumerate(recorded.rows)

@@ -17,7 +17,7 @@ from molprof.analysis.reader import Reading
 from molprof.analysis.trace import Trace
 from molprof.analysis.trace_processor.wasm import counting
 from molprof.analysis.trim import Wish, trim
-from molprof.analysis.ui.prepare import Place, prepare
+from molprof.analysis.ui.prepare import ViewTarget, prepare
 from molprof.queries.catalog import catalog
 
 EVENTS = 400
@@ -47,7 +47,7 @@ def costs(folder: Path, shape: str, events: int) -> Costs:
         with command("export"):
             export(path, folder / "exported.json")
         with command("open"):
-            prepare([Trace(path, READING)], folder, Place())
+            prepare([Trace(path, READING)], folder, ViewTarget())
         with command("replay"):
             api.called_operators(path, READING)
         with api.load(path, READING) as trace:

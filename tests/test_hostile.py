@@ -25,7 +25,7 @@ from molprof.analysis.roofline.operands import Operand
 from molprof.analysis.roofline.script import script_of
 from molprof.analysis.trace import Trace
 from molprof.analysis.trim import Wish, trim
-from molprof.analysis.ui.contents import Place
+from molprof.analysis.ui.contents import ViewTarget
 from molprof.analysis.ui.prepare import prepare
 from molprof.common.errors import MolprofError
 from molprof.common.manifest import from_json
@@ -63,7 +63,7 @@ READ: dict[str, Callable[[Path, Reading], object]] = {
     "ranks": lambda path, reading: api.ranks([path], reading=reading),
     "trim": lambda path, _: trim(path, path.with_name("part.json"), Wish(start_ns=50_000)),
     "export": lambda path, _: export(path, path.with_name("exported.json")),
-    "open": lambda path, reading: prepare([Trace(path, reading)], path.parent, Place()),
+    "open": lambda path, reading: prepare([Trace(path, reading)], path.parent, ViewTarget()),
 }
 
 

@@ -13,7 +13,7 @@ import tiny_trace
 from trace_rows import load, x
 
 from molprof import api
-from molprof.analysis.reader.document import Document
+from molprof.analysis.reader.document import TracePass
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.part import PartReader
 from molprof.analysis.reader.pieces import Pieces
@@ -98,9 +98,9 @@ def test_categories_that_are_not_read_are_listed_up_to_eight(engine: TraceProces
     assert info.not_read_text.endswith("of category c5, 1 event of category c6, 3 events of 3 other categories")
 
 
-def document(text: bytes) -> Document:
+def document(text: bytes) -> TracePass:
     """A trace, read to its end."""
-    found = Document("t", iter([text[:5000], text[5000:]]), Pieces(PartReader(Wanted()).read), partial=False)
+    found = TracePass("t", iter([text[:5000], text[5000:]]), Pieces(PartReader(Wanted()).read), partial=False)
     assert sum(part.events for part in found.parts()) == 2
     return found
 

@@ -21,7 +21,7 @@ from molprof.profiler.constraints import make_processor
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
-from molprof.profiler.recording.clock import Clock, Plan, recording
+from molprof.profiler.recording.clock import Clock, StepPlan, recording
 from molprof.profiler.recording.manifest import mark_cost_ns, signature_cost_ns
 from molprof.profiler.recording.marks import Marks, before_forward, marked
 
@@ -171,7 +171,7 @@ def annotations(raw: Path) -> list[str]:
 @pytest.mark.parametrize(("ends", "steps"), [(True, 3), (False, 5)])
 def test_a_window_records_its_steps_and_may_end_its_batch(tmp_path: Path, ends: bool, steps: int) -> None:
     run = runner("generic")
-    with recording(tmp_path / "raw.json", torch.device("cpu"), Plan(0, (1, 2), ends=ends)) as marks:
+    with recording(tmp_path / "raw.json", torch.device("cpu"), StepPlan(0, (1, 2), ends=ends)) as marks:
         result = run.run(plan(run, prompts("C", "CO"), 1, 5), marks)
     assert [batch.steps for batch in result.batches] == [steps, 5]
     assert annotations(tmp_path / "raw.json") == [

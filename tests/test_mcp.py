@@ -154,9 +154,9 @@ def test_an_answer_is_bounded_and_says_what_it_left_out() -> None:
 
 
 def test_a_query_without_end_is_ended_and_the_next_call_answered(tmp_path: Path) -> None:
-    from molprof.commands.mcp_server import Reader
+    from molprof.commands.mcp_server import TraceReader
 
-    reader = Reader(limit_s=1)
+    reader = TraceReader(limit_s=1)
     endless = "WITH RECURSIVE a(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM a) SELECT MAX(n) FROM a"
     path = str(write(tmp_path / "a.json", document()))
     with pytest.raises(EngineError, match="it took over 1 s"):

@@ -20,7 +20,7 @@ from tiny_trace import document, write
 from molprof import api
 from molprof.analysis.facts.stacks import Stacks
 from molprof.analysis.findings import around
-from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.origin.read import Origins, places_of
 from molprof.analysis.origin.tree import AMOUNTS, BYS, OUTSIDE, Tree, build_tree, speedscope_text
 from molprof.analysis.reader.open import open_trace
@@ -170,7 +170,7 @@ def test_places_of_findings_are_those_of_sql(name: str) -> None:
     path = Path(str(CORPUS), f"{name}.json.gz")
     stacks: list[Stacks] = []
     with open_trace(path, stacks=False, all_args=False, beside=stacks) as (engine, _):
-        known = Known(engine, stacks=stacks[0])
+        known = TraceFacts(engine, stacks=stacks[0])
         classes = {name.work_class for name in known.facts.names}
         found = [added(around.of_work(known, classes)), added(around.of_idle_time(known))]
     with open_trace(path, stacks=True, all_args=False) as (engine, _):

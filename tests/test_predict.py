@@ -25,17 +25,17 @@ from molprof.analysis.predict.predict import (
     predict,
 )
 from molprof.analysis.predict.run import read_run
-from molprof.analysis.predict.table import Row, Source, Table, launching_of, quiet_of, stored
+from molprof.analysis.predict.table import CostRow, CostTable, TraceCosts, launching_of, quiet_of, stored
 from molprof.common.errors import TraceError
 
 BF16, ADD, MM = "c10::BFloat16", "aten::add", "aten::mm"
 # What one trace of an H100 showed, ns: additions of 1,000, products of two kernels and 6,000.
-SMALL = Source(
+SMALL = TraceCosts(
     "small", "NVIDIA H100 80GB HBM3", 5000, 1000, 2000.0, {"aten::view": 500.0, "aten::item": 700.0},
     [
-        Row(ADD, "elementwise", "elementwise", "fp32", 8, 48, 1.0, 1000.0, 6000.0, 50),
-        Row(MM, "matmul", "matrix product", "bf16", 256, 160, 2.0, 6000.0, 8000.0, 50),
-        Row("aten::_local_scalar_dense", "memcpy", None, "", 0, 0, 0.0, 2000.0, 4000.0, 5),
+        CostRow(ADD, "elementwise", "elementwise", "fp32", 8, 48, 1.0, 1000.0, 6000.0, 50),
+        CostRow(MM, "matmul", "matrix product", "bf16", 256, 160, 2.0, 6000.0, 8000.0, 50),
+        CostRow("aten::_local_scalar_dense", "memcpy", None, "", 0, 0, 0.0, 2000.0, 4000.0, 5),
     ],
 )  # fmt: skip
 
@@ -55,7 +55,7 @@ RUN = [
 ]
 
 
-def predicted(folder: Path, events: list[dict[str, Any]], source: Source = SMALL) -> Prediction:
+def predicted(folder: Path, events: list[dict[str, Any]], source: TraceCosts = SMALL) -> Prediction:
     sources = [replace(source, model=name) for name in ("a", "b", "c")]
     path = write(folder / "run.json", {"traceEvents": events})
     with api.load(path, cached=False) as trace:
@@ -64,7 +64,7 @@ def predicted(folder: Path, events: list[dict[str, Any]], source: Source = SMALL
             stacks=True,
             all_args=True,
         )
-    return predict(run, Table(sources, device_of("h100")), [])
+    return predict(run, CostTable(sources, device_of("h100")), [])
 
 
 def test_a_run_on_a_cpu(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_compiled_forwards(tmp_path: Path) -> None:
 
 def test_copies_and_waits_of_a_marked_step(tmp_path: Path) -> None:
     """A list as an index is copied to the GPU, tolist() to the host; a tensor of the host's own is not."""
-    index = Row("aten::index", "index/scatter/gather", None, "", 0, 0, 1.0, 2000.0, 5000.0, 9)
+    index = CostRow("aten::index", "index/scatter/gather", None, "", 0, 0, 1.0, 2000.0, 5000.0, 9)
     quiet = dict.fromkeys(("aten::lift_fresh", "aten::resolve_neg"), 500.0)
     source = replace(SMALL, rows=[*SMALL.rows, index], quiet=SMALL.quiet | quiet)
     events = [
@@ -150,7 +150,7 @@ def test_a_copy_that_the_driver_makes(tmp_path: Path) -> None:
 
     both, plain = [BF16, BF16], [[8, 1], [8, 1]]
     events = [copy(0, both, plain), copy(20, both, [[8, 1], [1, 4]]), copy(40, [BF16, "float"], plain)]
-    known = Row("aten::copy_", "copy", "copy", "fp32", 0, 64, 1.0, 1500.0, 5000.0, 9)
+    known = CostRow("aten::copy_", "copy", "copy", "fp32", 0, 64, 1.0, 1500.0, 5000.0, 9)
     found = predicted(tmp_path, events, replace(SMALL, rows=[*SMALL.rows, known]))
     names = {share.operator: share.calls for share in found.shares}
     assert names == {"aten::copy_ (memcpy)": 1, "aten::copy_ (permuted)": 1, "aten::copy_": 1}

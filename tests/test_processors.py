@@ -28,7 +28,7 @@ from molprof.profiler.constraints.rows import Generic, Qwen
 from molprof.profiler.constraints.table import TableProcessor, compile_rows, spelled
 from molprof.profiler.constraints.token_dfa import TokenDfa, TokenDfaBatch
 from molprof.profiler.constraints.vectorized import Vectorized
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import ProcessorTarget
 from molprof.profiler.molecules.prompts import Constraint, Prompt
 
 NUMBER = r"-?[0-9]{1,3}\.[0-9]{1,4}"
@@ -246,7 +246,7 @@ def test_the_fused_step_is_that_of_the_six_operators() -> None:
         compared(small, each, begin)
 
 
-def compared(small: Target, rows: list[TokenDfa], first: list[int] | None) -> None:
+def compared(small: ProcessorTarget, rows: list[TokenDfa], first: list[int] | None) -> None:
     plain, written, steps = TokenDfaBatch(rows, small, 3, first, by_row=False), answers([], [], []), []
     for position in range(9):
         scores = torch.randn(3, 2600, generator=torch.Generator().manual_seed(position))
@@ -258,7 +258,7 @@ def compared(small: Target, rows: list[TokenDfa], first: list[int] | None) -> No
 
 
 def compare_fused(
-    small: Target, rows: list[TokenDfa], first: list[int] | None, steps: list[tuple[torch.Tensor, ...]]
+    small: ProcessorTarget, rows: list[TokenDfa], first: list[int] | None, steps: list[tuple[torch.Tensor, ...]]
 ) -> None:
     """No operator of torch may need its threads here, which a copy of a process has not."""
     fused = TokenDfaBatch(rows, small, 3, first, by_row=False, fused=interpreted())

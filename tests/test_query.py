@@ -14,7 +14,7 @@ from molprof import api
 from molprof.analysis import query
 from molprof.analysis.documents.query_result import query_document
 from molprof.analysis.frame import Frame
-from molprof.analysis.query import Result, Statement, bind, check_reads, find_statement, literal, statements
+from molprof.analysis.query import QueryResult, Statement, bind, check_reads, find_statement, literal, statements
 from molprof.analysis.render import render
 from molprof.analysis.trace_processor import Columns
 from molprof.common.errors import MissingExtraError, QueryError, UsageError
@@ -139,7 +139,7 @@ def test_what_does_not_only_read_is_refused(sql: str) -> None:
         check_reads(sql)
 
 
-def shown(found: Result, form: str) -> str:
+def shown(found: QueryResult, form: str) -> str:
     return render(query_document(found), form)
 
 
@@ -149,8 +149,8 @@ def column(*values: Any) -> np.ndarray:
     return made
 
 
-def result(columns: Columns) -> Result:
-    return Result((Frame(columns),), ())
+def result(columns: Columns) -> QueryResult:
+    return QueryResult((Frame(columns),), ())
 
 
 RESULT = {

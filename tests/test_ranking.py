@@ -18,7 +18,7 @@ from molprof.analysis.documents.ranking import decision, ranked, ranking_documen
 from molprof.analysis.render import render
 from molprof.common.bench_records import MaskedBatch, MaskedSchema
 from molprof.common.measured import MeasuredRun
-from molprof.profiler.bench.mask_engine import Compiled
+from molprof.profiler.bench.mask_engine import CompiledConstraint
 from molprof.profiler.bench.samples import with_samples
 from molprof.profiler.bench.schemas import SchemaFile
 from molprof.profiler.constraints.base import MEASURED, Rows, has
@@ -72,7 +72,7 @@ def captured(processor: Any, steps: list[list[int]]) -> Any:
 
 def followed(processor: Any, compiled: Any, steps: list[list[int]]) -> Any:
     """The same in the benchmark of masks."""
-    batch = Compiled(processor, compiled, target("llama")).batch(len(steps[0]), torch.device("cpu"))
+    batch = CompiledConstraint(processor, compiled, target("llama")).batch(len(steps[0]), torch.device("cpu"))
     times = [batch.fill()]
     for tokens in steps:
         batch.accept(*tokens)
@@ -116,7 +116,7 @@ def test_a_row_is_put_where_it_stands_after_tokens() -> None:
     processor = ConstraintProcessor(target("llama"), whole)
     (token,) = target("llama").tokenizer("7", add_special_tokens=False)["input_ids"]
     walked = followed(processor, processor.compile(whole), [[token]])
-    sought = Compiled(processor, processor.compile(whole), target("llama")).batch(1, torch.device("cpu"))
+    sought = CompiledConstraint(processor, processor.compile(whole), target("llama")).batch(1, torch.device("cpu"))
     sought.batch.seek(0, [token])
     sought.fill()
     assert sought.bits().tolist() == walked.bits().tolist()

@@ -19,7 +19,7 @@ from tiny_trace import slice_
 
 from molprof import api
 from molprof.analysis.documents.ranks import ranks_document
-from molprof.analysis.ranks import Job
+from molprof.analysis.ranks import RankedJob
 from molprof.analysis.ranks.exchanges import bus_factor
 from molprof.analysis.ranks.files import part_path, read_part
 from molprof.analysis.ranks.read import needed_bytes, workers_for
@@ -41,12 +41,12 @@ def written(folder: Path, *ranks: Events, name: str = "{}.json", world_size: int
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def job(tmp_path_factory: pytest.TempPathFactory) -> RankedJob:
     """Rank 1 is 60 µs late to the first collective, and its clock is 5 ms ahead."""
     return api.ranks([written(tmp_path_factory.mktemp("job"), events(), events(late=60, clock=5_000))])
 
 
-def test_times_of_two_ranks(job: Job) -> None:
+def test_times_of_two_ranks(job: RankedJob) -> None:
     assert job.clocks.offsets_ns == {0: 0, 1: 5_000_000}
     spreads = (job.clocks.recorded, job.clocks.aligned)
     assert [item and (item.median_ns, item.most_ns) for item in spreads] == [(5_000_000, 5_000_000), (0, 0)]
@@ -83,7 +83,7 @@ def test_times_of_two_ranks(job: Job) -> None:
     assert (len(job.checks), all(check.holds for check in job.checks)) == (14, True)
 
 
-def test_a_sum_that_does_not_hold_is_named(job: Job) -> None:
+def test_a_sum_that_does_not_hold_is_named(job: RankedJob) -> None:
     broken = replace(job, checks=(replace(job.checks[0], left_ns=1), *job.checks[1:]))
     shown = render(ranks_document(broken), "table")
     assert "NOT EQUAL: rank 0, span, summed over steps and as SQL counts it: 1 ns and 390000 ns" in shown
@@ -266,7 +266,7 @@ def merged(path: Path, traces: list[Events], rename: Callable[[int, Any], Any], 
     return path
 
 
-def comparable(job: Job) -> list[Any]:
+def comparable(job: RankedJob) -> list[Any]:
     """What other files of the same ranks must have in common: all but where it comes from."""
     ranks = [replace(rank, path="", backend=None, world_size=None, is_named=False) for rank in job.ranks]
     costs = [replace(cost, bus_bytes_per_s=None) for cost in job.costs]
@@ -277,7 +277,7 @@ TRACES = [events(), events(late=60), events(late=30)]
 
 
 @pytest.fixture(scope="module")
-def separate(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def separate(tmp_path_factory: pytest.TempPathFactory) -> RankedJob:
     return api.ranks([written(tmp_path_factory.mktemp("separate"), *TRACES, world_size=8)])
 
 
@@ -293,7 +293,7 @@ def separate(tmp_path_factory: pytest.TempPathFactory) -> Job:
     ],
 )
 def test_a_merged_trace_equals_the_separate_ones(
-    tmp_path: Path, separate: Job, name: str, rename: Callable[[int, Any], Any], label: str | None
+    tmp_path: Path, separate: RankedJob, name: str, rename: Callable[[int, Any], Any], label: str | None
 ) -> None:
     path = merged(tmp_path / name, TRACES, rename, label)
     assert comparable(api.ranks([path])) == comparable(separate)
@@ -328,7 +328,7 @@ def test_merged_ranks_without_names_are_refused_or_told_by_their_numbers(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["rank{}.pftrace", "trace-rank-{}_0.pftrace", "Rank_{}/trace.pftrace"])
-def test_native_files_are_told_by_name(tmp_path: Path, separate: Job, name: str) -> None:
+def test_native_files_are_told_by_name(tmp_path: Path, separate: RankedJob, name: str) -> None:
     for rank, content in enumerate(TRACES):
         (tmp_path / name.format(rank)).parent.mkdir(exist_ok=True)
         native_trace.write(tmp_path / name.format(rank), native_trace.named({"traceEvents": content}))

@@ -27,7 +27,7 @@ from trace_rows import load, rows, x
 from molprof.analysis.reader import document, source
 from molprof.analysis.reader import load as loading
 from molprof.analysis.reader.load import load_trace
-from molprof.analysis.reader.part import Part
+from molprof.analysis.reader.part import TracePart
 from molprof.analysis.reader.pieces import SecondReader
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.common.errors import TraceError, UsageError
@@ -212,7 +212,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, small_blocks: Callable[[int], None]) 
     sizes: list[int] = []
     submit = SecondReader.submit
 
-    def counted(self: SecondReader, text: memoryview) -> Future[Part | None] | None:
+    def counted(self: SecondReader, text: memoryview) -> Future[TracePart | None] | None:
         future = submit(self, text)
         sizes.extend([len(text)] * (future is not None))
         return future
@@ -310,7 +310,7 @@ def test_a_second_process_that_dies_is_done_without(
     path.write_text(json.dumps(ordinary(4000)))
     submit = SecondReader.submit
 
-    def killing(self: SecondReader, text: memoryview) -> Future[Part | None] | None:
+    def killing(self: SecondReader, text: memoryview) -> Future[TracePart | None] | None:
         if len(taken) == 5:
             children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
             os.kill(int(children[-1]), signal.SIGKILL)

@@ -30,7 +30,7 @@ from molprof import api
 from molprof.common.errors import UsageError
 from molprof.profiler.engines import ENGINES
 from molprof.profiler.recording.record import record
-from molprof.profiler.recording.sequences import Step, generated
+from molprof.profiler.recording.sequences import DecodedStep, generated
 from molprof.profiler.recording.tracefile import StepSpan, token_events
 
 EOS, PAD = 2, 0
@@ -276,7 +276,12 @@ def test_an_engine_of_ones_own_writes_what_generate_writes(tmp_path: Path, monke
 
 def test_steps_need_no_batch() -> None:
     """Sequences join and leave, and a step may give one several tokens."""
-    steps = [Step({0: [5]}, 1), Step({0: [6], 1: [7, 8]}, 2), Step({1: [9, EOS]}, 1), Step({2: [4]}, 1)]
+    steps = [
+        DecodedStep({0: [5]}, 1),
+        DecodedStep({0: [6], 1: [7, 8]}, 2),
+        DecodedStep({1: [9, EOS]}, 1),
+        DecodedStep({2: [4]}, 1),
+    ]
     found = generated(steps, {0: [1], 1: [1, 1]}, None, frozenset([EOS]))
     runs = found.sequences
     assert [(run.batch, run.row, run.token_ids, run.step_tokens) for run in runs] == [

@@ -22,7 +22,7 @@ from page_data import HOSTILE, hostile_document, render, report_of, two_runs
 
 from molprof.analysis.compare import compare
 from molprof.analysis.documents.report import report_document
-from molprof.analysis.figures.model import Finding, Gain, Sum
+from molprof.analysis.figures.model import Finding, Gain, SumCheck
 from molprof.analysis.render import FORMATS
 from molprof.analysis.render import render as render_document
 from molprof.analysis.render.html import ROWS
@@ -302,7 +302,7 @@ def test_hostile_names_stay_text(tmp_path: Path, form: str, compared: bool) -> N
         id=words, title=words, evidence=words, fix=words, explanation=words, query=words, figures={words: 1.0},
         gain=Gain(0.5, 0.5, "wall time", words), place=words,
     )  # fmt: skip
-    evil = replace(evil, findings=(finding,), checks=(*evil.checks, Sum(words, words, 1, 2, 0.0, False)))
+    evil = replace(evil, findings=(finding,), checks=(*evil.checks, SumCheck(words, words, 1, 2, 0.0, False)))
     shown, harmless = (render(compare([item, item]) if compared else item, form) for item in (evil, plain))
     assert not {"\x1b", "\u202e", "\r", "\x00"} & set(shown)
     if form == "html":

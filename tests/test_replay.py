@@ -16,7 +16,7 @@ from forks import forked
 
 from molprof import api
 from molprof.analysis.roofline.operands import Operand
-from molprof.analysis.roofline.script import Called, script_of
+from molprof.analysis.roofline.script import ScriptCall, script_of
 from molprof.cli import cli
 from molprof.common.errors import MolprofError, UsageError
 
@@ -94,4 +94,4 @@ def test_a_size_that_no_tensor_has_counts_as_not_recorded(tmp_path: Path) -> Non
 def test_nothing_of_a_trace_is_code(operator: str, operand: Operand, problem: str) -> None:
     given = (Operand("float", (2,), (1,)), operand)
     with pytest.raises(UsageError, match=problem):
-        script_of(Called(operator, given, 1, 1, 1, True), "'''\"\"\"")
+        script_of(ScriptCall(operator, given, 1, 1, 1, True), "'''\"\"\"")

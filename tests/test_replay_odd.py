@@ -17,15 +17,15 @@ from click.testing import CliRunner
 from forks import forked
 
 from molprof.analysis.roofline.operands import Operand
-from molprof.analysis.roofline.script import Called, script_of
+from molprof.analysis.roofline.script import ScriptCall, script_of
 from molprof.cli import cli
 from molprof.common.errors import UsageError
 
 TABLE, INDEX = Operand("float", (2, 3), (3, 1)), Operand("long int", (4,), (1,))
 
 
-def called(operator: str, *operands: Operand) -> Called:
-    return Called(operator, operands, 1, 1, 1, True)
+def called(operator: str, *operands: Operand) -> ScriptCall:
+    return ScriptCall(operator, operands, 1, 1, 1, True)
 
 
 def scalar(value: str) -> Operand:

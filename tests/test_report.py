@@ -23,7 +23,7 @@ from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report, catalog
 from molprof.analysis.figures.figure import evidence_of
 from molprof.analysis.figures.run_model import Run, RunTotal
-from molprof.analysis.figures.step_model import SLOTS, Interval, IntervalTotal, TypicalStep
+from molprof.analysis.figures.step_model import SLOTS, IntervalTotal, StepInterval, TypicalStep
 from molprof.analysis.render import render as rendered
 from molprof.analysis.reports import read_stored, with_given
 from molprof.common.errors import TraceError, UsageError
@@ -258,11 +258,11 @@ def test_short_intervals_of_the_typical_step_become_one(tmp_path: Path) -> None:
     assert isinstance(step, TypicalStep)
     assert (step.dur_ns, step.steps, step.kind) == (SLOTS * 10_000, 1, None)
     assert step.intervals == (
-        Interval("launch", None, "cudaLaunchKernel", None, 0, 1_000, 1, True),
-        Interval("launch", None, "cudaLaunchKernel", None, 12_000, 9_000, 3, True),
+        StepInterval("launch", None, "cudaLaunchKernel", None, 0, 1_000, 1, True),
+        StepInterval("launch", None, "cudaLaunchKernel", None, 12_000, 9_000, 3, True),
         # More of its time is matmul than attention.
-        Interval("gpu", "0/7", "gemm", "matmul", 21_000, 10_000, 3, True),
-        Interval("gpu", "0/7", "gemm", "matmul", 32_000, 40_000, 1, True),
+        StepInterval("gpu", "0/7", "gemm", "matmul", 21_000, 10_000, 3, True),
+        StepInterval("gpu", "0/7", "gemm", "matmul", 32_000, 40_000, 1, True),
     )
     assert step.totals == (
         IntervalTotal("gpu", "0/7", "matmul", 3, 45_000),

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from molprof import api
 from molprof.analysis.origin.tree import BYS, build_tree
-from molprof.analysis.roofline.formulas import FORMULAS, Work, work_of
+from molprof.analysis.roofline.formulas import FORMULAS, LeastWork, work_of
 from molprof.analysis.roofline.operands import Operand
 from molprof.analysis.roofline.peaks import DEVICES, peaks_of
 
@@ -141,7 +141,7 @@ def test_flops_and_least_bytes(name: str, operands: tuple[Operand, ...], expecte
 def test_listed_tensors_need_the_size_of_an_element() -> None:
     parts = (Operand("TensorList", parts=((4, 10), (4, 5))), number(1))
     assert work_of("aten::cat", parts) is None
-    assert work_of("aten::cat", parts, 2) == Work("copy", None, 120, 120)
+    assert work_of("aten::cat", parts, 2) == LeastWork("copy", None, 120, 120)
 
 
 @pytest.mark.parametrize("name", sorted(FORMULAS))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molprof.analysis.figures.sequence import Block, Match, align, align_by, blocks, gaps
+from molprof.analysis.figures.sequence import Match, RepeatedBlock, align, align_by, blocks, gaps
 
 KEYS = st.lists(st.sampled_from("abc"), max_size=25)
 
@@ -111,7 +111,7 @@ def test_windows_over_very_long_sequences_follow_what_was_left_out() -> None:
     ],
 )
 def test_blocks(keys: str, expected: list[tuple[int, int, int]]) -> None:
-    assert blocks(keys) == [Block(*row) for row in expected]
+    assert blocks(keys) == [RepeatedBlock(*row) for row in expected]
 
 
 @given(st.lists(st.sampled_from("ab"), max_size=60))

@@ -18,7 +18,7 @@ from molprof.commands.capture import run_settings
 from molprof.common.errors import MolprofError, UsageError
 from molprof.common.manifest import Session
 from molprof.profiler.capture.capture import interleaved
-from molprof.profiler.capture.passes import Progress, Report
+from molprof.profiler.capture.passes import CaptureProgress, Report
 from molprof.profiler.capture.run import CapturedRun
 from molprof.profiler.project import Project
 from molprof.profiler.recording.tracefile import OutputFile
@@ -41,7 +41,7 @@ def made(
 
 
 def test_every_round_has_a_pass_of_every_run_in_an_order_of_the_seed(tmp_path: Path) -> None:
-    seen: list[Progress] = []
+    seen: list[CaptureProgress] = []
     names = ["none", "generic", "again"]
     results = list(interleaved(made(tmp_path, seen.append, none=None, generic="generic", again=None), seed=5))
     assert [result.path.name for result in results] == ["none.json", "generic.json", "again.json"]
@@ -67,12 +67,12 @@ def test_every_round_has_a_pass_of_every_run_in_an_order_of_the_seed(tmp_path: P
 
 
 def test_a_run_that_fails_does_not_take_the_others_with_it(tmp_path: Path) -> None:
-    def fail(progress: Progress) -> None:
+    def fail(progress: CaptureProgress) -> None:
         seen.append(progress)
         if (progress.stage, progress.number, progress.run) == ("repeat", 2, "bad"):
             raise UsageError("no more", hint="less")
 
-    seen: list[Progress] = []
+    seen: list[CaptureProgress] = []
     written = []
     results = interleaved(made(tmp_path, fail, good=None, bad="generic", fine=None))
     for result in itertools.islice(results, 2):
@@ -89,7 +89,7 @@ def test_a_run_that_fails_does_not_take_the_others_with_it(tmp_path: Path) -> No
 
 
 def test_an_interrupt_keeps_the_traces_that_are_whole(tmp_path: Path) -> None:
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: CaptureProgress) -> None:
         if (progress.stage, progress.run) == ("profile", "second"):
             raise KeyboardInterrupt
 
@@ -102,7 +102,7 @@ def test_an_interrupt_keeps_the_traces_that_are_whole(tmp_path: Path) -> None:
 def test_each_run_gets_the_static_cache_of_its_own_length(tmp_path: Path) -> None:
     lengths: dict[str, set[int]] = {"long": set(), "short": set()}
 
-    def look(progress: Progress) -> None:
+    def look(progress: CaptureProgress) -> None:
         if progress.stage == "repeat" and not progress.batch:
             lengths[progress.run].add(vars(loaded("llama").model).get("_previous_max_cache_length", 0))
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molprof.analysis.compare.statistics import (
-    Interval,
+    ConfidenceInterval,
     best_level,
     mean_interval,
     median_interval,
@@ -22,7 +22,7 @@ from molprof.analysis.compare.statistics import (
 TIMES = st.lists(st.integers(1, 10**12), min_size=3, max_size=8)
 
 
-def same(found: Interval | None, expected: tuple[float, float, float] | None) -> None:
+def same(found: ConfidenceInterval | None, expected: tuple[float, float, float] | None) -> None:
     bounds = None if found is None else (found.low, found.high, found.level)
     assert bounds == (None if expected is None else pytest.approx(expected, abs=1e-4))
 
@@ -111,7 +111,11 @@ def test_a_ratio_and_its_inverse_agree_and_a_run_does_not_differ_from_itself(
 
 def test_levels_and_significance() -> None:
     assert [round(best_level(count, count), 3) for count in (3, 4, 5)] == [0.9, 0.971, 0.992]
-    cases = [(Interval(1.1, 1.2, 0.9), 1.0), (Interval(0.9, 1.2, 0.9), 1.0), (Interval(1.1, 1.2, 0.9), 1.15)]
+    cases = [
+        (ConfidenceInterval(1.1, 1.2, 0.9), 1.0),
+        (ConfidenceInterval(0.9, 1.2, 0.9), 1.0),
+        (ConfidenceInterval(1.1, 1.2, 0.9), 1.15),
+    ]
     assert [significant(*case) for case in [*cases, (None, 1.0)]] == [True, False, False, None]
     found = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706, 9: 2.2622, 30: 2.0423}  # from tables
     assert [student(0.95, freedom) for freedom in found] == pytest.approx(list(found.values()), abs=1e-4)

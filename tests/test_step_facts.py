@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from tiny_trace import slice_, work
 
 from molprof import api
-from molprof.analysis.facts.steps import Marks, are_prefills, steps_of, up_to_next, whole_steps
+from molprof.analysis.facts.steps import StepMarks, are_prefills, steps_of, up_to_next, whole_steps
 
 Spans = list[tuple[int, int, int, int]]  # rank, thread, start, length
 spans = st.lists(st.tuples(st.integers(1, 2), st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=12)
 
 
-def marks_of(rows: Spans) -> Marks:
+def marks_of(rows: Spans) -> StepMarks:
     rank, thread, ts, dur = (np.array([row[place] for row in rows], dtype=np.int64) for place in range(4))
-    return Marks(np.arange(len(rows)), rank, np.zeros(len(rows), dtype=bool), thread, ts, ts + dur)
+    return StepMarks(np.arange(len(rows)), rank, np.zeros(len(rows), dtype=bool), thread, ts, ts + dur)
 
 
 @given(spans)

@@ -18,7 +18,7 @@ from molprof.common.process.guarded import Limits
 from molprof.common.settings import ATTENTION
 from molprof.common.toml_file import read_toml
 from molprof.profiler.bench.cases import LineCase
-from molprof.profiler.bench.schedule import Plan, record_of, run_plan
+from molprof.profiler.bench.schedule import SchedulePlan, record_of, run_plan
 from molprof.profiler.constraints import OF_MOLECULES
 from molprof.profiler.jobs.grid import Option, grid_path, packaged, read_grid
 from molprof.profiler.jobs.index import expanded
@@ -232,7 +232,7 @@ def test_a_folder_and_its_results_stand_for_its_traces(tmp_path: Path, molprof: 
 
 def test_results_tell_how_a_case_ended_and_its_log_what_it_said(tmp_path: Path) -> None:
     cases = tuple(LineCase(name, ("report", "absent.json"), str(tmp_path), ".html", {}) for name in "ab")
-    plan = Plan(cases, 2, 0, Limits(60.0), done={("b", 0), ("b", 1)})
+    plan = SchedulePlan(cases, 2, 0, Limits(60.0), done={("b", 0), ("b", 1)})
     with closing(ResultsFile(tmp_path / RESULTS)) as results:
         (step,) = run_plan(plan, None, results, lambda *told: None)  # what failed is not repeated
     assert (step.turn.case, step.ending.state) == ("a", "failed")

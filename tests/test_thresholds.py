@@ -17,8 +17,8 @@ from molprof.analysis.compare import compare
 from molprof.analysis.compare.thresholds import (
     BUILT_IN,
     Expectation,
+    ExpectationVerdict,
     Judgement,
-    Prediction,
     judge_report,
     judge_rows,
     parse_threshold,
@@ -205,7 +205,7 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, old: str, new: str
     assert message in str(caught.value)
 
 
-def given(reports: list[Report], metric: str, direction: Any, bound: float = 1.0, *between: str) -> Prediction:
+def given(reports: list[Report], metric: str, direction: Any, bound: float = 1.0, *between: str) -> ExpectationVerdict:
     pair = (between[0], between[1]) if between else None
     expected = Expectation("x", "x", metric, direction, bound, *([pair] if pair else []))
     (item,) = compare(reports, expectations=[expected]).predictions[len(BUILT_IN) :]

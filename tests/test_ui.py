@@ -26,7 +26,7 @@ from ui_server import get, prepared, serving
 from molprof import api
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
-from molprof.analysis.ui.contents import ABOVE, MAX_SLICES, Place, Span, longest
+from molprof.analysis.ui.contents import ABOVE, MAX_SLICES, Span, ViewTarget, longest
 from molprof.analysis.ui.prepare import Prepared, View, load_for_remote, prepare
 from molprof.analysis.ui.server import UiServer
 from molprof.common.errors import QueryError, TraceError, UsageError
@@ -179,13 +179,15 @@ def test_two_files_have_processes_of_their_own_and_start_together(tmp_path: Path
 @pytest.mark.parametrize(
     ("place", "start_ns", "dur_ns", "first"),
     [
-        (Place(step=1), 0, 104_000, "sequence, track 1"),
-        (Place(token=2), 96_800, 83_200, "sequence, track 1"),
-        (Place(token=1, molecule=1), 0, 104_000, "sequence, track 2"),
-        (Place(molecule=1), 0, 180_000, "sequence, track 2"),
+        (ViewTarget(step=1), 0, 104_000, "sequence, track 1"),
+        (ViewTarget(token=2), 96_800, 83_200, "sequence, track 1"),
+        (ViewTarget(token=1, molecule=1), 0, 104_000, "sequence, track 2"),
+        (ViewTarget(molecule=1), 0, 180_000, "sequence, track 2"),
     ],
 )
-def test_the_zoom_is_where_the_user_asks(tmp_path: Path, place: Place, start_ns: int, dur_ns: int, first: str) -> None:
+def test_the_zoom_is_where_the_user_asks(
+    tmp_path: Path, place: ViewTarget, start_ns: int, dur_ns: int, first: str
+) -> None:
     view = prepared(tmp_path, tiny_trace.document(), place=place).view
     assert view.visible == Span(start_ns, dur_ns)
     assert next(name for name in view.pinned if name.startswith("sequence")) == first
@@ -194,12 +196,12 @@ def test_the_zoom_is_where_the_user_asks(tmp_path: Path, place: Place, start_ns:
 @pytest.mark.parametrize(
     ("place", "message", "hint"),
     [
-        (Place(step=9), "has no recorded step 9", "give --step one from 1 to 2"),
-        (Place(token=0), "has no recorded token 0 of molecule 0", "give --token one from 1 to 2"),
-        (Place(molecule=2), "has no recorded molecule 2", "give --molecule one from 0 to 1"),
+        (ViewTarget(step=9), "has no recorded step 9", "give --step one from 1 to 2"),
+        (ViewTarget(token=0), "has no recorded token 0 of molecule 0", "give --token one from 1 to 2"),
+        (ViewTarget(molecule=2), "has no recorded molecule 2", "give --molecule one from 0 to 1"),
     ],
 )
-def test_a_place_that_is_not_recorded_is_refused(tmp_path: Path, place: Place, message: str, hint: str) -> None:
+def test_a_place_that_is_not_recorded_is_refused(tmp_path: Path, place: ViewTarget, message: str, hint: str) -> None:
     with pytest.raises(UsageError, match=f"(?m)run0.json {message}$") as error:
         prepared(tmp_path, tiny_trace.document(), place=place)
     assert error.value.hint == hint
@@ -212,7 +214,7 @@ def test_a_trace_without_steps_is_shown_whole(tmp_path: Path) -> None:
     empty = prepared(tmp_path, [])
     assert empty.notes == [f"{tmp_path}/run0.json holds no events with a duration, so nothing was recorded"]
     with pytest.raises(UsageError, match="has no recorded steps to zoom to"):
-        prepared(tmp_path, [x("op", 0, 5)], place=Place(step=0))
+        prepared(tmp_path, [x("op", 0, 5)], place=ViewTarget(step=0))
 
 
 def test_layers_and_outer_operators_are_tracks_where_stacks_are_read(tmp_path: Path) -> None:
@@ -233,11 +235,11 @@ def test_a_native_trace_is_shown_as_the_same_run_in_json(tmp_path: Path) -> None
     document = native_trace.named(tiny_trace.document())
     native = native_trace.write(tmp_path / "run.pftrace", document)
     plain = tiny_trace.write(tmp_path / "run.json", document)
-    result, expected = (prepare([api.load(path)], tmp_path, Place()) for path in (native, plain))
+    result, expected = (prepare([api.load(path)], tmp_path, ViewTarget()) for path in (native, plain))
     assert result.view.visible == expected.view.visible
     assert strips(result) == strips(expected)
     assert result.view.pinned == expected.view.pinned
-    both = prepare([api.load(native), api.load(plain)], tmp_path, Place())
+    both = prepare([api.load(native), api.load(plain)], tmp_path, ViewTarget())
     assert both.notes == []
 
 
@@ -245,8 +247,8 @@ def test_of_a_damaged_trace_what_is_whole_is_shown(tmp_path: Path) -> None:
     path = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
     path.write_bytes(path.read_bytes()[:2500])
     with pytest.raises(TraceError, match="is truncated"):
-        prepare([api.load(path)], tmp_path, Place())
-    result = prepare([api.load(path, partial=True)], tmp_path, Place())
+        prepare([api.load(path)], tmp_path, ViewTarget())
+    result = prepare([api.load(path, partial=True)], tmp_path, ViewTarget())
     assert "is damaged, and only its whole part was read" in result.notes[0]
     assert "junk tokens" not in strips(result)  # these come last
 

@@ -12,13 +12,13 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from molprof.common.errors import UsageError
-from molprof.profiler.wheels import Target, gather, read_there
+from molprof.profiler.wheels import WheelTarget, gather, read_there
 
 TORCH = {"torch": Version("2.11.0")}
 
 
-def target(**changes: object) -> Target:
-    return Target(**{"python": "3.12", "glibc": "2.35", "machine": "x86_64", "there": TORCH, **changes})  # type: ignore[arg-type]
+def target(**changes: object) -> WheelTarget:
+    return WheelTarget(**{"python": "3.12", "glibc": "2.35", "machine": "x86_64", "there": TORCH, **changes})  # type: ignore[arg-type]
 
 
 def test_tags_go_from_the_newest_that_runs_to_the_oldest() -> None:

@@ -22,13 +22,13 @@ PIECES = st.lists(st.tuples(st.integers(0, 1), st.none() | MOMENTS, MOMENTS, st.
 Piece = tuple[int, int | None, int, int]
 
 
-def work_of(pieces: list[Piece]) -> gaps.Work:
+def work_of(pieces: list[Piece]) -> gaps.GpuWork:
     device, ts, length = (np.array([row[column] for row in pieces], dtype=np.int64) for column in (0, 2, 3))
     index = np.arange(len(pieces))
     has_call = np.array([row[1] is not None for row in pieces], dtype=bool)
     call_ts = np.array([row[2] if row[1] is None else row[1] for row in pieces], dtype=np.int64)
     call = np.where(has_call, index, gaps.NONE)
-    return gaps.Work(index, device, np.zeros_like(ts), ts, ts + length, call, call_ts, call_ts)
+    return gaps.GpuWork(index, device, np.zeros_like(ts), ts, ts + length, call, call_ts, call_ts)
 
 
 @few

@@ -18,7 +18,7 @@ from molprof.profiler.engines import BatchPlan
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.models.architecture import ARCHITECTURES, Architecture, Shape, build, config
 from molprof.profiler.models.load import LoadedModel, describe
-from molprof.profiler.models.target import Target, TokenBytes, token_bytes
+from molprof.profiler.models.target import ProcessorTarget, TokenBytes, token_bytes
 from molprof.profiler.models.tokenizers import preset_tokenizer
 from molprof.profiler.molecules.prompts import Prompt
 
@@ -71,7 +71,7 @@ class Script:
     parameters: ClassVar[dict[str, Any]] = {}
     texts: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ProcessorTarget) -> None:
         self._target = target
 
     def start(self, rows: Rows) -> BatchProcessor:

@@ -14,7 +14,7 @@ from browser import Page
 
 from molprof import api
 from molprof.analysis.trace_processor import TraceProcessor
-from molprof.analysis.ui.contents import Place
+from molprof.analysis.ui.contents import ViewTarget
 from molprof.analysis.ui.prepare import Prepared, prepare
 from molprof.analysis.ui.server import UiServer
 
@@ -34,7 +34,7 @@ def serving(result: Prepared, port: int = 0, engine: TraceProcessor | None = Non
             thread.join()
 
 
-def prepared(tmp_path: Path, *documents: Any, place: Place = Place(), **options: Any) -> Prepared:  # noqa: B008
+def prepared(tmp_path: Path, *documents: Any, place: ViewTarget = ViewTarget(), **options: Any) -> Prepared:  # noqa: B008
     """What is served of documents, or of lists of events."""
     traces = []
     for number, content in enumerate(documents):

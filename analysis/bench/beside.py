@@ -17,14 +17,14 @@ import msgspec
 from msgspec.structs import replace
 
 from molprof.analysis.bench.masks import EngineMasks, StepCost, engine_masks, step_costs
-from molprof.analysis.bench.summary import Measured, summed
+from molprof.analysis.bench.summary import MeasuredCase, summed
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.remedy import chosen_engine, question
 from molprof.common.bench_records import digest, read_results
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import MolprofError
-from molprof.common.manifest import KIND_LETTERS, Manifest, Program, Repeat, from_json
+from molprof.common.manifest import KIND_LETTERS, Manifest, ProgramTotals, Repeat, from_json
 from molprof.common.measured import MeasuredRun
 from molprof.common.settings import CONSTRAINTS
 from molprof.common.values import percent_text, time_text
@@ -52,8 +52,9 @@ class _Keys(msgspec.Struct):
 
 
 def with_measured(report: Report) -> Report:
-    """The report whose fix of a constraint names the engine that was measured beside its trace, where it only asks for
-    that; else the report as it is."""
+    """Return the report whose fix of a constraint names the engine that was measured beside its trace, where it only
+    asks for that; else the report as it is.
+    """
     run = report.run
     asked = next((item for item in report.findings if item.id == "constraint"), None)
     if run is None or asked is None or not (ask := question(run)) or ask not in asked.fix:
@@ -108,7 +109,7 @@ def _capture(path: Path) -> _Capture | None:
 def _measured(manifest: Manifest) -> _Capture | None:
     repeats, timings = manifest.timings.repeats, manifest.timings
     constraint = _constraint(manifest.resolved.processor_parameters)
-    if not any(map(_steps_ns, repeats)) or constraint is None or isinstance(manifest.program, Program):
+    if not any(map(_steps_ns, repeats)) or constraint is None or isinstance(manifest.program, ProgramTotals):
         return None
     steps, answers = sum(manifest.steps_per_batch), manifest.molecules
     parts = {name: 0 for repeat in repeats for name in repeat.constraint_ns}
@@ -166,7 +167,7 @@ def _of_results(run: Run, asked: Finding, path: Path, names: list[str]) -> str:
     return ""
 
 
-def _cases(file: Path) -> Iterator[Measured]:
+def _cases(file: Path) -> Iterator[MeasuredCase]:
     try:
         if file.stat().st_size <= _MOST_BYTES:
             yield from (item for item in summed(read_results(file)) if item.masks)
@@ -175,7 +176,7 @@ def _cases(file: Path) -> Iterator[Measured]:
 
 
 def _content(kind: str, text: str) -> str:
-    """The digest that a case of `bench masks` has of one constraint."""
+    """Return the digest that a case of `bench masks` has of one constraint."""
     try:
         one = {"schema": json.loads(text), "tests": []} if kind == "schema" else {"constraint": (kind, text)}
     except ValueError:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from molprof.analysis.bench.summary import Measured
+from molprof.analysis.bench.summary import MeasuredCase
 from molprof.common.bench_records import MaskedBatch, MaskedInstance, MaskedSchema
 from molprof.common.process import OK
 from molprof.common.values import percentile
@@ -36,6 +36,7 @@ class Mask:
 
     @property
     def total_ns(self) -> float:
+        """The whole time of a mask: accept, fill and apply, ns."""
         return self.mask_ns + (self.accept_ns or 0.0) + (self.apply_ns or 0.0)
 
 
@@ -83,9 +84,11 @@ class EngineMasks:
 
     @property
     def instances(self) -> list[tuple[MaskedSchema, MaskedInstance]]:
+        """Each instance with its schema."""
         return [(schema, instance) for schema in self.schemas for instance in schema.instances]
 
     def masks(self) -> list[Mask]:
+        """Return the mask of each step of all instances."""
         found = []
         for schema, one in self.instances:
             labels = (itertools.chain.from_iterable([name] * count for name, count in runs)
@@ -102,9 +105,9 @@ class EngineMasks:
         return [(schema, one) for schema, one in self.instances if one.valid is valid is not one.accepted]
 
 
-def engine_masks(measured: Sequence[Measured]) -> list[EngineMasks]:
-    """What cases of masks measured, in the order of tokenizers and engines. Cases without results are left out."""
-    groups: dict[tuple[str, str, str | None], list[Measured]] = {}
+def engine_masks(measured: Sequence[MeasuredCase]) -> list[EngineMasks]:
+    """Return the figures of mask cases in the order of tokenizers and engines. Cases without results are left out."""
+    groups: dict[tuple[str, str, str | None], list[MeasuredCase]] = {}
     for item in measured:
         if item.masks:
             names = (str(item.settings.get(name)) for name in ("tokenizer", "engine"))
@@ -127,8 +130,8 @@ def _median(values: Sequence[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _schemas(item: Measured) -> Iterator[MaskedSchema]:
-    """The schemas of a case, processes put together: one that was not ok stands for all of its schema."""
+def _schemas(item: MeasuredCase) -> Iterator[MaskedSchema]:
+    """Yield the schemas of a case, processes put together: one that was not ok stands for all of its schema."""
     for runs in zip(*(figures.schemas for figures in item.masks), strict=True):
         bad = next((run for run in runs if run.status != OK), None)
         if bad is not None:
@@ -170,7 +173,7 @@ def common_steps(items: Sequence[EngineMasks]) -> set[tuple[str, str]]:
 
 
 def step_costs(items: Sequence[EngineMasks]) -> list[StepCost]:
-    """What engines take of a step, by the total, over the instances of which all with any have steps: the same work."""
+    """Return what a step costs with each engine, by total, over the instances of which all engines have steps."""
     common = common_steps(items)
     # Those that took too long made fewer steps: of the others the first ones count.
     least: dict[tuple[Any, ...], int] = {}
@@ -198,6 +201,7 @@ def step_costs(items: Sequence[EngineMasks]) -> list[StepCost]:
 
 
 def slowest(masks: Sequence[Mask]) -> list[Mask]:
+    """Return the slowest masks, the slowest first."""
     return sorted(masks, key=lambda mask: -mask.total_ns)[:_SLOWEST]
 
 
@@ -211,7 +215,7 @@ def tail(values: Sequence[float]) -> Tail | None:
 
 
 def grouped(masks: Sequence[Mask]) -> Iterator[tuple[str, str, Tail]]:
-    """Times of mask and step by state, by position, and by keyword of the schema, each group that occurs."""
+    """Yield the times of mask and step by state, by position, and by keyword of the schema, for each group that occurs."""
     ways: dict[str, Callable[[Mask], tuple[int, str]]] = {
         "state": lambda mask: (0, mask.state), "position": _position, "keyword": lambda mask: (0, mask.keyword)
     }  # fmt: skip
@@ -242,6 +246,7 @@ class Growth:
 
 
 def growth(masks: Sequence[Mask]) -> Iterator[Growth]:
+    """Yield how the time of masks grows along each instance."""
     for (schema, instance), run in itertools.groupby(masks, key=lambda mask: (mask.schema, mask.instance)):
         times = [mask.total_ns for mask in run]
         quarter = len(times) // 4

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from molprof.analysis.bench.summary import Measured, short_message, summed
-from molprof.analysis.compare.statistics import Interval, ratio_interval, significant
+from molprof.analysis.bench.summary import MeasuredCase, short_message, summed
+from molprof.analysis.compare.statistics import ConfidenceInterval, ratio_interval, significant
 from molprof.analysis.figures.build import build_report
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings import Known, find_all
+from molprof.analysis.findings import TraceFacts, find_all
 from molprof.analysis.findings.attention import attention_ratio
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
@@ -30,7 +30,7 @@ class Ratio:
     """Time per token of a configuration over that of another; `interval` is None with too few repeats of either."""
 
     value: float
-    interval: Interval | None
+    interval: ConfidenceInterval | None
 
     @property
     def certain(self) -> bool | None:
@@ -84,7 +84,7 @@ def recommend(results: Results) -> tuple[Advice, ...]:
     if not any(item.status == OK for item in measured):
         hint = "molprof sweep matrix measures some"
         raise TraceError("no case of whole generation in the file is ok", hint)
-    groups: dict[str, list[Measured]] = {}
+    groups: dict[str, list[MeasuredCase]] = {}
     for item in measured:
         groups.setdefault(repr((item.environment, sorted(_shared(item).items(), key=str))), []).append(item)
     found = [advice for items in groups.values() if (advice := _advice(items)) is not None]
@@ -94,7 +94,7 @@ def recommend(results: Results) -> tuple[Advice, ...]:
     )))  # fmt: skip
 
 
-def _advice(items: Sequence[Measured]) -> Advice | None:
+def _advice(items: Sequence[MeasuredCase]) -> Advice | None:
     default = next((item for item in items if _levers(item) == DEFAULTS and item.times_ns), None)
     judged = [(item, _invalid(item, default)) for item in items]
     valid = [item for item, reason in judged if reason is None]
@@ -119,7 +119,7 @@ def _advice(items: Sequence[Measured]) -> Advice | None:
     )
 
 
-def _invalid(item: Measured, default: Measured | None) -> str | None:
+def _invalid(item: MeasuredCase, default: MeasuredCase | None) -> str | None:
     if item.status != OK or not item.times_ns:
         return f"{item.status}: {short_message(item.message)}" if item.message else item.status
     valid = item.median("valid_molecules")
@@ -130,7 +130,7 @@ def _invalid(item: Measured, default: Measured | None) -> str | None:
     return None
 
 
-def _single_changes(valid: Sequence[Measured], default: Measured) -> tuple[Lever, ...]:
+def _single_changes(valid: Sequence[MeasuredCase], default: MeasuredCase) -> tuple[Lever, ...]:
     found = []
     for item in valid:
         changed = {name: value for name, value in _levers(item).items() if value != DEFAULTS[name]}
@@ -144,21 +144,21 @@ def _single_changes(valid: Sequence[Measured], default: Measured) -> tuple[Lever
     return tuple(sorted(found, key=lambda lever: lever.ratio.value))
 
 
-def _ratio(item: Measured, base: Measured) -> Ratio:
+def _ratio(item: MeasuredCase, base: MeasuredCase) -> Ratio:
     return Ratio((item.median_ns or 0.0) / (base.median_ns or 1.0), ratio_interval(item.times_ns, base.times_ns))
 
 
-def _levers(item: Measured) -> dict[str, Any]:
+def _levers(item: MeasuredCase) -> dict[str, Any]:
     return {name: item.settings.get(name, default) for name, default in DEFAULTS.items()}
 
 
-def _shared(item: Measured) -> dict[str, Any]:
+def _shared(item: MeasuredCase) -> dict[str, Any]:
     left_out = {*DEFAULTS, *_HOW_MEASURED}
     return {name: value for name, value in item.settings.items() if name not in left_out}
 
 
 @dataclass(frozen=True)
-class Bound:
+class AmdahlBound:
     """Amdahl's bound of one lever."""
 
     lever: str
@@ -168,15 +168,17 @@ class Bound:
 
 @dataclass(frozen=True)
 class Bounds:
+    """Bounds by a trace of what each lever can gain."""
+
     trace: str
     settings: dict[str, str | int | None]  # of the run, those that matter here; empty for a foreign trace
-    bounds: tuple[Bound, ...]
+    bounds: tuple[AmdahlBound, ...]
 
 
 def read_bounds(engine: TraceProcessor, info: TraceInfo) -> Bounds:
     """Return the bounds that a loaded trace gives, from its phases and kernels. Raises TraceError, EngineError."""
     report = build_report(engine, info)
-    known, setup = Known(engine, report), report.run and report.run.setup
+    known, setup = TraceFacts(engine, report), report.run and report.run.setup
     if known.any_scope is None:
         raise TraceError(f"{info.path} records no time", hint="molprof capture records one")
     names = ("model", "processor", "batch_size", "attention")
@@ -184,20 +186,20 @@ def read_bounds(engine: TraceProcessor, info: TraceInfo) -> Bounds:
     return Bounds(info.path, settings, tuple(_bounds(known)))
 
 
-def _bounds(known: Known) -> Iterator[Bound]:
+def _bounds(known: TraceFacts) -> Iterator[AmdahlBound]:
     gains, run, scope = {finding.id: finding.gain_ratio for finding in find_all(known)}, known.report.run, known.scope
-    yield Bound("attention", attention_ratio(known), "share of the time in attention")
-    yield Bound("kv_cache", gains.get("cache_concatenation"), "copying the dynamic cache for each token")
+    yield AmdahlBound("attention", attention_ratio(known), "share of the time in attention")
+    yield AmdahlBound("kv_cache", gains.get("cache_concatenation"), "copying the dynamic cache for each token")
     if run is not None:
-        yield Bound("compile", _phase(run, "forward"), "share of decode steps' forward, all that is compiled")
+        yield AmdahlBound("compile", _phase(run, "forward"), "share of decode steps' forward, all that is compiled")
         processor = _phase(run, "processor") if run.setup.processor is not None else None
-        yield Bound("processor", processor, "share of the logits processor; its tokens are counted apart")
+        yield AmdahlBound("processor", processor, "share of the logits processor; its tokens are counted apart")
         if run.window.classes is not None and run.window.steps:
             matmul = run.window.classes.get("matmul")
             gain = scope.gpu_part(matmul.time_ns / max(1, scope.devices)) if matmul is not None else 0.0
-            yield Bound("tf32", gain, "share of the time in matrix products on the GPU")
+            yield AmdahlBound("tf32", gain, "share of the time in matrix products on the GPU")
     if launches := gains.get("launch_bound"):
-        yield Bound("CUDA graphs", launches, "the GPU waits for launches")
+        yield AmdahlBound("CUDA graphs", launches, "the GPU waits for launches")
 
 
 def _phase(run: Run, name: str) -> float | None:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from molprof.analysis.compare.statistics import Interval, median_interval
+from molprof.analysis.compare.statistics import ConfidenceInterval, median_interval
 from molprof.common.bench_records import (
     GENERATE,
     MASKS,
     SDPA,
+    CaseResult,
     GenerationFigures,
     MaskFigures,
-    Result,
     Results,
     SdpaFigures,
 )
@@ -34,7 +34,7 @@ _NONE = {"processor": "no processor", "max_cache_length": "cache as needed"}
 
 
 @dataclass(frozen=True)
-class Measured(Result):
+class MeasuredCase(CaseResult):
     """A case in one environment: the last result of its processes, that of one that was not ok if there is any."""
 
     times_ns: tuple[float, ...] = ()  # of each process that was ok: its median pass per token, or its median call
@@ -48,7 +48,7 @@ class Measured(Result):
         return statistics.median(self.times_ns) if self.times_ns else None
 
     @property
-    def interval(self) -> Interval | None:
+    def interval(self) -> ConfidenceInterval | None:
         """The confidence interval of `median_ns`; None with too few repeats."""
         return median_interval(self.times_ns)
 
@@ -105,9 +105,9 @@ _FIGURES: dict[str, Callable[[Any], float | None]] = {
 }
 
 
-def summed(results: Results) -> tuple[Measured, ...]:
+def summed(results: Results) -> tuple[MeasuredCase, ...]:
     """Return every case of every environment by its last results, in the order of the first. Raises TraceError."""
-    groups: dict[tuple[str, str], list[Result]] = {}
+    groups: dict[tuple[str, str], list[CaseResult]] = {}
     for result in results.results:
         repeats = groups.setdefault((result.environment, result.case), [])
         # Repeats of several runs add up; a result that is ok replaces those that were not.
@@ -117,7 +117,7 @@ def summed(results: Results) -> tuple[Measured, ...]:
     return tuple(map(_measured, groups.values()))
 
 
-def _measured(runs: Sequence[Result]) -> Measured:
+def _measured(runs: Sequence[CaseResult]) -> MeasuredCase:
     good = [run for run in runs if run.status == OK]
     # A repeat whose memory other programs took says nothing of the case.
     ended = [run for run in runs if run.status != NOT_MEASURED] or runs
@@ -127,7 +127,7 @@ def _measured(runs: Sequence[Result]) -> Measured:
     masks = tuple(run.read_figures(MaskFigures) for run in good) if shown.kind == MASKS else ()
     times = [statistics.median(item.wall_ns) / item.tokens for item in generation]
     times += [float(statistics.median(item.times_ns)) for item in sdpa]
-    return Measured(**vars(shown), times_ns=tuple(times), generation=generation, sdpa=sdpa, masks=masks)
+    return MeasuredCase(**vars(shown), times_ns=tuple(times), generation=generation, sdpa=sdpa, masks=masks)
 
 
 def short_message(text: str | None) -> str:
@@ -147,14 +147,14 @@ def environment_text(environment: dict[str, Any] | None) -> str:
     return f"{where}; {', '.join(f'{name} {known[name]}' for name in names if name in known)}"
 
 
-def varying(items: Iterable[Measured], *left_out: str) -> list[str]:
+def varying(items: Iterable[MeasuredCase], *left_out: str) -> list[str]:
     """Return the settings in which cases differ, in the order of a case, without some."""
     cases = list(items)
     names = dict.fromkeys(name for item in cases for name in item.settings if name not in ("kind", *left_out))
     return [name for name in names if len({repr(item.settings.get(name)) for item in cases}) > 1]
 
 
-def short(item: Measured, names: Sequence[str]) -> str:
+def short(item: MeasuredCase, names: Sequence[str]) -> str:
     """Return the name of a case, by the settings `names` in which cases differ."""
     texts = []
     for name in names:
@@ -172,6 +172,6 @@ def setting_text(name: str, value: Any) -> str:
     return _NONE.get(name, "none") if value is None else _SHOWN.get(name, "{}").format(value)
 
 
-def sdpa_key(item: Measured) -> tuple[Any, ...]:
+def sdpa_key(item: MeasuredCase) -> tuple[Any, ...]:
     """Return what cases of one table share: all settings but the backend."""
     return tuple((name, repr(value)) for name, value in item.settings.items() if name != "backend")

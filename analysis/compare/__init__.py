@@ -16,7 +16,7 @@ from molprof.analysis.compare.rows import ComparedRow, by_rounds, compared_rows
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.labels import run_labels
-from molprof.analysis.figures.model import Report, Served
+from molprof.analysis.figures.model import Report, ServedTimes
 from molprof.analysis.figures.requests import window_text
 from molprof.analysis.figures.run_model import Run
 from molprof.common.errors import NotComparableError, UsageError
@@ -24,7 +24,7 @@ from molprof.common.notebook import as_text, in_frame
 from molprof.common.values import by_unit, counted, plain
 
 if TYPE_CHECKING:
-    from molprof.analysis.compare.thresholds import Expectation, Prediction
+    from molprof.analysis.compare.thresholds import Expectation, ExpectationVerdict
 
 SCHEMA = 1
 
@@ -43,7 +43,7 @@ class Comparison(Struct, frozen=True):
     differences: tuple[Difference | None, ...]
     trace_differences: tuple[TraceDifference | None, ...]  # where a run has no unprofiled time
     phase_differences: tuple[PhaseDifference | None, ...]  # of engines
-    predictions: tuple[Prediction, ...]
+    predictions: tuple[ExpectationVerdict, ...]
     notes: tuple[str, ...]
     surroundings: tuple[dict[str, str], ...]  # hardware and software of each run
     timed: tuple[Report, ...]  # the runs with the times that are compared
@@ -141,7 +141,7 @@ def compare_with(base: int | None, reports: Sequence[Report], **how: Any) -> Com
 
 
 def _worded(rows: Sequence[ComparedRow], reports: Sequence[Report]) -> tuple[ComparedRow, ...]:
-    """The rows, without words of molecules where all that is known to have run are prompts."""
+    """Return the rows, without words of molecules where all that is known to have run are prompts."""
     known = [report.run.noun if report.run else "request" for report in reports if report.run or report.served]
     if not known or "molecule" in known:
         return tuple(rows)
@@ -168,7 +168,7 @@ def pairing_notes(labels: Sequence[str], differences: Sequence[Difference | None
 
 def served_notes(labels: Sequence[str], reports: Sequence[Report], paired: bool) -> Iterator[str]:
     """How runs of requests to servers were compared."""
-    served = [report.served for report in reports if isinstance(report.served, Served)]
+    served = [report.served for report in reports if isinstance(report.served, ServedTimes)]
     if len(served) < len(reports):
         return
     first = served[0]
@@ -188,7 +188,7 @@ def served_notes(labels: Sequence[str], reports: Sequence[Report], paired: bool)
 
 
 def repeat_notes(labels: Sequence[str], reports: Sequence[Report], paired: bool) -> Iterator[str]:
-    """A line on runs with too few timed passes to tell times apart, and one if intervals stay below LEVEL."""
+    """Yield a line on runs with too few timed passes to tell times apart, and one if intervals stay below LEVEL."""
     runs = [(label, report.run) for label, report in zip(labels, reports, strict=True)]
     counts = [(label, len(run.repeats)) for label, run in runs if run is not None]
     if len(counts) < 2:
@@ -209,7 +209,10 @@ def repeat_notes(labels: Sequence[str], reports: Sequence[Report], paired: bool)
 
 
 def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: bool) -> Iterator[str]:
-    """Notes on what differs and what is missing. Raises NotComparableError if a run did other work, unless `anyway`."""
+    """Yield notes on what differs and what is missing.
+
+    Raises NotComparableError if a run did other work, unless `anyway`.
+    """
     named = list(zip(labels, reports, strict=True))
     runs = [(label, report, report.run) for label, report in named if report.run is not None]
     for label, report, run in runs[1:]:
@@ -257,7 +260,10 @@ def one_file(first: Report, other: Report) -> bool:
 
 
 def unlike_surroundings(first: Mapping[str, str], other: Mapping[str, str]) -> str:
-    """A sentence on the hardware and software in which these `surroundings` differ; empty where none is known to."""
+    """Return a sentence on the hardware and software in which these `surroundings` differ.
+
+    Empty where none is known to.
+    """
     unlike = {name: before for name, before in first.items() if other.get(name, before) != before}
     if not unlike:
         return ""
@@ -278,7 +284,7 @@ def surroundings(devices: Iterable[str], software: Mapping[str, str], run: Run |
 
 
 def _unlike(first: Report, other: Report, role: str) -> list[str]:
-    """The figures of a role in which the reports differ, with both values."""
+    """Return the figures of a role in which the reports differ, with both values."""
     known = [report.run for report in (first, other) if report.run is not None]
     noun = "molecule" if any(run.of_molecules for run in known) else "prompt"
     return [

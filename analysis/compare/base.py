@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from molprof.analysis.figures.model import Report, Served
+from molprof.analysis.figures.model import Report, ServedTimes
 
 
 def base_of(reports: Sequence[Report]) -> int | None:
-    """The index of the only run without a constraint; None where there are several or none, or one does not tell."""
+    """Return the index of the only run without a constraint.
+
+    None where there are several or none, or one does not tell.
+    """
     known = [is_constrained(report) for report in reports]
     return known.index(False) if known.count(False) == 1 and None not in known else None
 
 
 def is_constrained(report: Report) -> bool | None:
     """Whether anything decided which tokens a run may write; None where that is not recorded."""
-    if isinstance(report.served, Served):
+    if isinstance(report.served, ServedTimes):
         return report.served.run == "constrained"
     run = report.run
     if run is None:

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from molprof.analysis.compare.parts import BOUNDS, HOST, MACHINE, PHASE_PARTS, group_of, in_order
 from molprof.analysis.compare.rows import ComparedRow
-from molprof.analysis.compare.statistics import LEVEL, Interval, mean_interval, significant
-from molprof.analysis.figures.run_model import Run, Spread
+from molprof.analysis.compare.statistics import LEVEL, ConfidenceInterval, mean_interval, significant
+from molprof.analysis.figures.run_model import PassTimes, Run
 from molprof.common.manifest import BETWEEN, PHASES, STEP_PHASES
 from molprof.common.settings import recorded
 from molprof.common.values import factor_text
@@ -71,8 +71,8 @@ class Difference(Struct, frozen=True):
     rounds: int  # that were compared, or pairs of passes of other runs
     significant: bool | None  # the wall times differ beyond noise, as their row says; None: unknown
     causes: tuple[str, ...]
-    intervals: dict[str, Interval]  # by part, ns
-    wall_interval: Interval | None  # ns
+    intervals: dict[str, ConfidenceInterval]  # by part, ns
+    wall_interval: ConfidenceInterval | None  # ns
     within_noise_ns: int  # sum of the parts whose interval holds 0
     # how much longer or shorter equal work took in a separate capture: a ratio minus 1; None: paired, or none is equal
     drift_ratio: float | None
@@ -161,7 +161,7 @@ def difference(first: Run | None, other: Run | None, wall: ComparedRow, place: i
 
 
 def known_parts(found: Difference) -> dict[str, int]:
-    """The parts that are not 0 beyond noise; all that are not 0 where noise is unknown."""
+    """Return the parts that are not 0 beyond noise; all that are not 0 where noise is unknown."""
     return {
         part: ns
         for part, ns in found.parts.items()
@@ -170,10 +170,10 @@ def known_parts(found: Difference) -> dict[str, int]:
 
 
 def _of_pass(run: Run, number: int) -> Run:
-    """The run as if it had this timed pass alone."""
+    """Return the run as if it had this timed pass alone."""
     wall_ns, phases_ns = run.repeats[number].wall_ns, run.repeats[number].phases_ns
     phases = {name: replace(figures, wall_ns=phases_ns.get(name)) for name, figures in run.phases.items()}
-    return replace(run, wall_ns=Spread(wall_ns, wall_ns, wall_ns, 1), phases=phases)
+    return replace(run, wall_ns=PassTimes(wall_ns, wall_ns, wall_ns, 1), phases=phases)
 
 
 def _split(first: Run, other: Run) -> tuple[int, dict[str, int]]:
@@ -227,13 +227,13 @@ def _ratio(part: int | Fraction, whole: int) -> Fraction | None:
 
 
 def _factor(part: str, first: int | Fraction | None, other: int | Fraction | None) -> Factor:
-    """A factor that a run of 0 steps may lack. Then it did not change."""
+    """Return a factor that a run of 0 steps may lack. Then it did not change."""
     known = [value for value in (first, other) if value is not None] or [0]
     return Factor(part, *(Fraction(known[0] if value is None else value) for value in (first, other)))
 
 
 def _steps(run: Run) -> tuple[int, int]:
-    """Steps and batches; 0 in a run without rows."""
+    """Return steps and batches; 0 in a run without rows."""
     steps = run.steps if run.row_steps > 0 else 0
     return steps, min(run.batches, steps)
 
@@ -279,7 +279,7 @@ def _step_costs(run: Run, divided: bool) -> tuple[dict[str, dict[str, Fraction |
 
 
 def _factors(first: Run, other: Run) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-    """time = tokens x steps per token x time per step: ratios other / first, and the values; none where one is 0."""
+    """Time = tokens x steps per token x time per step: ratios other / first, and the values; none where one is 0."""
     runs = first, other
     walls = [run.wall_ns.median or 0 for run in runs]
     if not all((*walls, *(count for run in runs for count in (run.generated_tokens, run.steps)))):
@@ -294,12 +294,12 @@ def _factors(first: Run, other: Run) -> tuple[dict[str, float], dict[str, tuple[
 
 
 def _phase(part: str) -> str | None:
-    """The phase whose cost a part is; None for parts of counts."""
+    """Return the phase whose cost a part is; None for parts of counts."""
     return PHASE_PARTS.get(part) or (None if group_of(part) in _COUNTED else group_of(part))
 
 
 def _apart(parts: Mapping[str, int], equal: frozenset[str]) -> dict[str, int]:
-    """The parts with those of equal work under the machine's name; of one phase they are one part."""
+    """Return the parts with those of equal work under the machine's name; of one phase they are one part."""
     found: dict[str, int] = {}
     for part, ns in parts.items():
         phase = _phase(part)
@@ -310,7 +310,7 @@ def _apart(parts: Mapping[str, int], equal: frozenset[str]) -> dict[str, int]:
 
 def _intervals(
     parts: Mapping[str, int], each: Sequence[Mapping[str, int]], first: Run, other: Run, drift: float
-) -> dict[str, Interval]:
+) -> dict[str, ConfidenceInterval]:
     """Of each part that is not 0, ns; that none of those of unequal work misses its value has the probability LEVEL."""
     longest_ns = {phase: max(_wall_ns(run, phase) for run in (first, other)) for phase in (*PHASES, BETWEEN)}
     least_ns = _LEAST_RATIO * (first.wall_ns.median or 0)
@@ -330,12 +330,12 @@ def _intervals(
         value, half = parts[part], (interval.high - interval.low) / 2
         if group_of(part) != MACHINE:
             half += drift * max(abs(value), 0 if phase is None else longest_ns[phase])
-        found[part] = Interval(value - half, value + half, interval.level)
+        found[part] = ConfidenceInterval(value - half, value + half, interval.level)
     return found
 
 
 def named_parts(sure: Mapping[str, int]) -> tuple[str, ...]:
-    """The parts that make most of the sum of these, and the largest against it if it is large too."""
+    """Return the parts that make most of the sum of these, and the largest against it if it is large too."""
     ordered = sorted(sure, key=lambda part: -abs(sure[part]))
     net = sum(sure.values())
     sign = 1 if net >= 0 else -1
@@ -348,7 +348,7 @@ def named_parts(sure: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def same_work(first: Run, other: Run) -> frozenset[str]:
-    """The phases whose work, per step for phases of steps, is equal in both runs: another time is the machine's.
+    """Return the phases whose work, per step for phases of steps, is equal in both runs: another time is the machine's.
 
     A logits processor changes no forward: the same model reads as many rows and tokens with the same kernels, whatever
     was masked before. Longer answers are more steps of the same work.
@@ -385,7 +385,7 @@ def _operations(run: Run) -> Fraction | None:
 
 
 def attribute(terms: Iterable[Term]) -> dict[str, Fraction]:
-    """The exact change of the sum of `terms` by part, in order of first appearance."""
+    """Return the exact change of the sum of `terms` by part, in order of first appearance."""
     shares: dict[str, Fraction] = {}
     for term in terms:
         # Whole numbers over one denominator: fractions would be reduced after every product.

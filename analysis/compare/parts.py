@@ -79,16 +79,16 @@ RECORDED_LABELS = {
 
 
 def group_of(part: str) -> str:
-    """The group of a part: a key of `GROUPS`."""
+    """Return the group of a part: a key of `GROUPS`."""
     return part.split(".", 1)[0]
 
 
 def in_order(parts: Iterable[str]) -> list[str]:
-    """The parts once each, in the order in which they are shown."""
+    """Return the parts once each, in the order in which they are shown."""
     wanted = set(parts)
     return [part for part in PART_LABELS if part in wanted]
 
 
 def by_group(parts: Iterable[str]) -> dict[str, list[str]]:
-    """The parts by group, both in the order in which they are shown."""
+    """Return the parts by group, both in the order in which they are shown."""
     return {group: list(members) for group, members in groupby(in_order(parts), key=group_of)}

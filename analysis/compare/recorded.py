@@ -77,7 +77,9 @@ def _per_step(first: Report, other: Report) -> StepDifference | None:
 
 
 def step_counts(first: Report, other: Report) -> tuple[int, int] | None:
-    """The steps of two traces that whole-trace figures may be divided by: all of one kind, with next to all GPU work.
+    """Return the steps of two traces that whole-trace figures may be divided by.
+
+    All of one kind, with next to all GPU work.
 
     None where a trace has no steps or several kinds of them, or the traces have other kinds.
     """
@@ -106,11 +108,14 @@ class ClassTime(Struct, frozen=True):
 
     @property
     def change_ns(self) -> float:
+        """The time of the second trace minus that of the first, ns."""
         return self.times_ns[1] - self.times_ns[0]
 
 
 def class_times(first: Report, other: Report, counts: tuple[int, int] | None) -> list[ClassTime]:
-    """The classes of GPU work of two traces, the largest change of time first; per step where `counts` has their steps.
+    """Return the classes of GPU work of two traces, the largest change of time first.
+
+    Per step where `counts` has their steps.
 
     A place is the operator, or else the function or module, whose calls started most of that class's time.
     """
@@ -143,7 +148,7 @@ def phase_difference(first: Report, other: Report) -> PhaseDifference | None:
     return replace(_divided(before, after, before.steps, after.steps), per_token=per_token)
 
 
-class _Phases(Struct, frozen=True):
+class _PhaseTimes(Struct, frozen=True):
     """Recorded span and own time of each phase that is recorded, ns; steps, and the tokens that their names tell.
 
     The first tokens of prompts are not in names; tokens is 0 where other steps do not tell theirs.
@@ -155,7 +160,7 @@ class _Phases(Struct, frozen=True):
     tokens: int
 
 
-def _divided(before: _Phases, after: _Phases, first: int, other: int) -> PhaseDifference:
+def _divided(before: _PhaseTimes, after: _PhaseTimes, first: int, other: int) -> PhaseDifference:
     first_ns = before.span_ns / first
     span_ns = after.span_ns / other - first_ns
     parts = {
@@ -166,7 +171,7 @@ def _divided(before: _Phases, after: _Phases, first: int, other: int) -> PhaseDi
     return PhaseDifference(first_ns, span_ns, {**parts, "outside": span_ns - fsum(parts.values())})
 
 
-def _phases(report: Report) -> _Phases | None:
+def _phases(report: Report) -> _PhaseTimes | None:
     rows: Any = report.table("engine_phases").to_json()
     phases = [row for row in rows if row["count"] is not None]
     # The recorded span, which the table holds as the base of its shares.
@@ -179,7 +184,7 @@ def _phases(report: Report) -> _Phases | None:
         return None
     tokens = [row["tokens"] for row in kinds if row["kind"] not in ("prefill", "idle")]
     known = 0 if None in tokens else sum(tokens)
-    return _Phases(spans[0], {row["phase"]: row["own_ns"] for row in phases}, steps, known)
+    return _PhaseTimes(spans[0], {row["phase"]: row["own_ns"] for row in phases}, steps, known)
 
 
 def _recorded_parts(report: Report) -> dict[str, int]:

@@ -18,7 +18,7 @@ from msgspec import UNSET, Struct, to_builtins
 from msgspec.structs import replace
 
 from molprof.analysis.compare.statistics import (
-    Interval,
+    ConfidenceInterval,
     mean_interval,
     median_interval,
     paired_ratio,
@@ -27,9 +27,9 @@ from molprof.analysis.compare.statistics import (
 )
 from molprof.analysis.figures.catalog import COMPARED
 from molprof.analysis.figures.figure import MEDIAN_PASS, Figure
-from molprof.analysis.figures.model import Report, Served
+from molprof.analysis.figures.model import Report, ServedTimes
 from molprof.analysis.figures.requests import mean_latency, with_values
-from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread
+from molprof.analysis.figures.run_model import PassTimes, RepeatFigures, Run
 from molprof.common.document import named
 from molprof.common.values import Value, per, plain
 
@@ -42,8 +42,8 @@ class ComparedRow(Struct, frozen=True):
     figure: Figure
     values: tuple[Value, ...]
     ratios: tuple[float | None, ...]
-    intervals: tuple[Interval | None, ...]
-    ratio_intervals: tuple[Interval | None, ...]
+    intervals: tuple[ConfidenceInterval | None, ...]
+    ratio_intervals: tuple[ConfidenceInterval | None, ...]
     significant: tuple[bool | None, ...]  # differs from the first, beyond noise if there is any; None: unknown
     paired: bool = False  # times are means of rounds
     estimate: str | None = None  # which time of several passes stands for a run; None: passes do not measure it
@@ -53,16 +53,17 @@ class ComparedRow(Struct, frozen=True):
         return self.figure.noise == "repeats" and self.significant[index] is False
 
     def numbers(self, index: int) -> tuple[float | None, float | None]:
-        """The figure of the run at `index` and of the first."""
+        """Return the figure of the run at `index` and of the first."""
         here, first = self.values[index], self.values[0]
         return None if isinstance(here, str) else here, None if isinstance(first, str) else first
 
     def factor(self, index: int) -> float:
-        """The ratio of figures that both are recorded: 1 of two zeros, infinite for a change from 0."""
+        """Return the ratio of figures that both are recorded: 1 of two zeros, infinite for a change from 0."""
         ratio, (here, first) = self.ratios[index], self.numbers(index)
         return ratio if ratio is not None else 1.0 if here == first else math.copysign(math.inf, here or 0.0)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the row as it is written to JSON."""
         figure = {name: getattr(self.figure, name) for name in ("id", "group", "label", "unit")}
         names = "values", "ratios", ("noise", "figure.noise"), "estimate", "intervals", "ratio_intervals", "significant"
         found: dict[str, Any] = plain(to_builtins(figure | named(self, *names)))
@@ -79,7 +80,7 @@ def compared_row(figure: Figure, reports: Sequence[Report], paired: bool = False
     values = tuple(figure.value(report) for report in reports)
     numbers = [None if isinstance(value, str) else value for value in values]
     passes = [figure.samples(report) for report in reports]
-    intervals: list[Interval | None] = [None]
+    intervals: list[ConfidenceInterval | None] = [None]
     for here in passes[1:]:
         if not paired:
             intervals.append(ratio_interval(here, passes[0]))
@@ -90,7 +91,7 @@ def compared_row(figure: Figure, reports: Sequence[Report], paired: bool = False
     differs = [significant(interval) for interval in intervals]
     if figure.noise == "exact":
         differs[1:] = [None if None in (number, numbers[0]) else number != numbers[0] for number in numbers[1:]]
-    estimate = MEDIAN_OF_PASSES if isinstance(reports[0].served, Served) else MEDIAN_PASS
+    estimate = MEDIAN_OF_PASSES if isinstance(reports[0].served, ServedTimes) else MEDIAN_PASS
     if paired:
         figure, estimate = replace(figure, label=figure.label.replace("(median)", "(mean of rounds)")), MEANS
     return ComparedRow(
@@ -106,12 +107,13 @@ def compared_row(figure: Figure, reports: Sequence[Report], paired: bool = False
 
 
 def by_rounds(reports: Sequence[Report]) -> tuple[Report, ...] | None:
-    """The reports with the timed passes of the rounds that all runs have, in one order, and times that are their means.
+    """Return the reports with the timed passes of the rounds that all runs have, in one order, and times that are their
+    means.
 
     None if not one capture made all runs, each once. Foreign traces have no times, and stay as they are. Passes of a
     client that took turns are rounds too.
     """
-    served = [report.served for report in reports if isinstance(report.served, Served)]
+    served = [report.served for report in reports if isinstance(report.served, ServedTimes)]
     if (
         len(served) == len(reports) == len({item.run for item in served})
         and len({item.session for item in served}) == 1
@@ -137,13 +139,13 @@ def by_rounds(reports: Sequence[Report]) -> tuple[Report, ...] | None:
 
 
 def _mean_run(run: Run, passes: Sequence[RepeatFigures]) -> Run:
-    """The run with these timed passes alone, and the means of their times in place of medians."""
+    """Return the run with these timed passes alone, and the means of their times in place of medians."""
     walls_ns = [item.wall_ns for item in passes]
     phases = {
         name: replace(figures, wall_ns=_mean([item.phases_ns.get(name) for item in passes]))
         for name, figures in run.phases.items()
     }
-    spread = Spread(_mean(walls_ns), min(walls_ns, default=None), max(walls_ns, default=None), len(walls_ns))
+    spread = PassTimes(_mean(walls_ns), min(walls_ns, default=None), max(walls_ns, default=None), len(walls_ns))
     return replace(run, wall_ns=spread, phases=phases, repeats=tuple(passes), latency=mean_latency(passes) or UNSET)
 
 

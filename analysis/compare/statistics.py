@@ -30,7 +30,7 @@ ENOUGH_REPEATS = 4
 _MOST_REPEATS = 60
 
 
-class Interval(Struct, frozen=True):
+class ConfidenceInterval(Struct, frozen=True):
     """Contains a figure with probability `level` or more, in its unit."""
 
     low: float
@@ -43,7 +43,7 @@ class Interval(Struct, frozen=True):
         return self.level >= LEVEL
 
 
-def median_interval(values: Sequence[float]) -> Interval | None:
+def median_interval(values: Sequence[float]) -> ConfidenceInterval | None:
     """Of the median: the narrowest at LEVEL, else the whole range with its level. None with less than LEAST_REPEATS."""
     count = len(values)
     if count < LEAST_REPEATS:
@@ -52,10 +52,10 @@ def median_interval(values: Sequence[float]) -> Interval | None:
     # P(fewer than `cut` values lie below the median), a fair coin `count` times.
     tails = [total / 2**count for total in accumulate(math.comb(count, place) for place in range(count // 2 + 1))]
     cut = _cut(tails)
-    return Interval(ordered[cut - 1], ordered[count - cut], 1 - 2 * tails[cut - 1])
+    return ConfidenceInterval(ordered[cut - 1], ordered[count - cut], 1 - 2 * tails[cut - 1])
 
 
-def ratio_interval(values: Sequence[float], first: Sequence[float]) -> Interval | None:
+def ratio_interval(values: Sequence[float], first: Sequence[float]) -> ConfidenceInterval | None:
     """Of the factor from `first` to `values`, times above 0. None with less than LEAST_REPEATS of either."""
     values, first = values[:_MOST_REPEATS], first[:_MOST_REPEATS]
     if min(len(values), len(first)) < LEAST_REPEATS or min(*values, *first) <= 0:
@@ -63,19 +63,19 @@ def ratio_interval(values: Sequence[float], first: Sequence[float]) -> Interval 
     ratios = sorted(value / before for value in values for before in first)
     tails = list(accumulate(_mann_whitney(len(values), len(first))))
     cut = _cut(tails[: len(ratios) // 2 + 1])
-    return Interval(ratios[cut - 1], ratios[len(ratios) - cut], 1 - 2 * tails[cut - 1])
+    return ConfidenceInterval(ratios[cut - 1], ratios[len(ratios) - cut], 1 - 2 * tails[cut - 1])
 
 
-def mean_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:
+def mean_interval(values: Sequence[float], level: float = LEVEL) -> ConfidenceInterval | None:
     """Of the mean, by Student's t. None with less than LEAST_REPEATS."""
     count = len(values)
     if count < LEAST_REPEATS:
         return None
     mean, half = math.fsum(values) / count, _half(values, level)
-    return Interval(mean - half, mean + half, level)
+    return ConfidenceInterval(mean - half, mean + half, level)
 
 
-def paired_ratio(values: Sequence[float], first: Sequence[float]) -> Interval | None:
+def paired_ratio(values: Sequence[float], first: Sequence[float]) -> ConfidenceInterval | None:
     """Of the mean of times over the mean of `first`, above 0, round by round. None with less than LEAST_REPEATS.
 
     On logarithms, so that it is above 0 and that of the inverse is its inverse. By what share each round is above the
@@ -87,7 +87,7 @@ def paired_ratio(values: Sequence[float], first: Sequence[float]) -> Interval | 
     here, there = math.fsum(values) / count, math.fsum(first) / count
     shares = [value / here - before / there for value, before in zip(values, first, strict=True)]
     factor = math.exp(_half(shares, LEVEL))
-    return Interval(here / there / factor, here / there * factor, LEVEL)
+    return ConfidenceInterval(here / there / factor, here / there * factor, LEVEL)
 
 
 def _half(values: Sequence[float], level: float) -> float:
@@ -99,7 +99,7 @@ def _half(values: Sequence[float], level: float) -> float:
 
 @cache
 def student(level: float, freedom: int) -> float:
-    """The t that Student's distribution of so many degrees of freedom stays within with this probability."""
+    """Return the t that Student's distribution of so many degrees of freedom stays within with this probability."""
     low, high = 0.0, math.pi / 2
     for _ in range(60):
         middle = (low + high) / 2
@@ -119,11 +119,11 @@ def _within(angle: float, freedom: int) -> float:
 
 
 def best_level(count: int, others: int) -> float:
-    """The highest level of the interval of a ratio of two runs with these numbers of passes."""
+    """Return the highest level of the interval of a ratio of two runs with these numbers of passes."""
     return 1 - 2 / math.comb(count + others, count)
 
 
-def significant(interval: Interval | None, bound: float = 1.0) -> bool | None:
+def significant(interval: ConfidenceInterval | None, bound: float = 1.0) -> bool | None:
     """Whether the interval excludes `bound`; None without an interval."""
     return None if interval is None else not interval.low <= bound <= interval.high
 

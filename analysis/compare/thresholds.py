@@ -19,7 +19,7 @@ from typing import Annotated, Literal, NamedTuple
 from msgspec import Meta, Struct
 
 from molprof.analysis.compare.rows import ComparedRow, compared_row
-from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval
+from molprof.analysis.compare.statistics import LEAST_REPEATS, ConfidenceInterval
 from molprof.analysis.figures.catalog import METRICS
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report
@@ -87,7 +87,7 @@ class Expectation(Struct, frozen=True):
     between: Annotated[tuple[_Text, _Text] | None, Meta(description="the names of two runs")] = None
 
 
-class Prediction(Struct, frozen=True):
+class ExpectationVerdict(Struct, frozen=True):
     """An expectation, and the verdict on the ratio of its metric."""
 
     id: str
@@ -99,7 +99,7 @@ class Prediction(Struct, frozen=True):
     direction: Direction
     bound: float
     ratio: float | None
-    interval: Interval | None
+    interval: ConfidenceInterval | None
     reason: str | None  # why there is no verdict
 
 
@@ -118,7 +118,10 @@ BUILT_IN = (
 
 
 def parse_threshold(text: str, relative: bool = True) -> Threshold:
-    """A threshold as the command line gives it; a change only where `relative`. Raises UsageError if it is none."""
+    """Return a threshold as the command line gives it; a change only where `relative`.
+
+    Raises UsageError if it is none.
+    """
     if text.strip() == _UNCERTAIN:
         return Threshold(_UNCERTAIN, None, ">", _ANY_DOUBT, False)
     match = _FORM.fullmatch(text)
@@ -161,7 +164,7 @@ def breaks(threshold: Threshold, before: float, after: float) -> bool:
 
 
 def near_metrics(name: str) -> str:
-    """A hint that names figures like `name`, or all of them."""
+    """Return a hint that names figures like `name`, or all of them."""
     import difflib  # on a mistake alone
 
     near = difflib.get_close_matches(name, METRICS, n=4, cutoff=0.5)
@@ -178,7 +181,7 @@ def judge_report(report: Report, thresholds: Sequence[Threshold]) -> Judgement:
 def judge_rows(
     labels: Sequence[str], reports: Sequence[Report], rows: Sequence[ComparedRow], thresholds: Sequence[Threshold]
 ) -> Judgement:
-    """The rows of all runs but the first: values, and changes against the first; the certificates of all."""
+    """Return the rows of all runs but the first: values, and changes against the first; the certificates of all."""
     by_id = {row.figure.id: row for row in rows}
     alone = len(labels) == 1
     found: list[tuple[str, str]] = []  # field of Judgement, or nothing, and the line
@@ -210,7 +213,7 @@ def _certified(threshold: Threshold, report: Report) -> tuple[str, str]:
 def _judged(
     threshold: Threshold, row: ComparedRow, place: int, labels: Sequence[str], reports: Sequence[Report]
 ) -> tuple[str, str]:
-    """A time fails if its whole interval is beyond the bound, any other figure if its value is."""
+    """Return a time fails if its whole interval is beyond the bound, any other figure if its value is."""
     figure, relative, beyond = row.figure, threshold.relative, _OPERATORS[threshold.operator]
     value, before = row.numbers(place)
     if value is None or (relative and before is None):
@@ -241,7 +244,7 @@ def _change(ratio: float) -> str:
 
 
 def read_expectations(path: Path) -> tuple[Expectation, ...]:
-    """The expectations of a file. Raises UsageError with the line of what is wrong."""
+    """Return the expectations of a file. Raises UsageError with the line of what is wrong."""
     from molprof.common.toml_file import read_toml  # heavy
 
     file = read_toml(path, _EXAMPLE)
@@ -262,8 +265,8 @@ def read_expectations(path: Path) -> tuple[Expectation, ...]:
 
 def predictions(
     labels: Sequence[str], reports: Sequence[Report], rows: Sequence[ComparedRow], given: Sequence[Expectation]
-) -> tuple[Prediction, ...]:
-    """The verdict on each expectation; built-in ones first, unless the runs generated no molecules."""
+) -> tuple[ExpectationVerdict, ...]:
+    """Return the verdict on each expectation; built-in ones first, unless the runs generated no molecules."""
     known = [report.run for report in reports if report.run is not None]
     families = _families(labels, reports)
     missing = "requires a LLaMA and a Qwen run, both with a processor or both without, or two foreign traces"
@@ -284,12 +287,14 @@ def predictions(
             figures = {labels[run]: value for run, value in zip(pair, row.numbers(place), strict=True)}
             ratio, interval = row.ratios[place], row.ratio_intervals[place]
         about = (item.metric, item.direction, item.bound, ratio, interval, reason or None)
-        found.append(Prediction(item.id, item.text, verdict, row.figure.unit, figures, *about))
+        found.append(ExpectationVerdict(item.id, item.text, verdict, row.figure.unit, figures, *about))
     return tuple(found)
 
 
 def _families(labels: Sequence[str], reports: Sequence[Report]) -> tuple[int, int] | None:
-    """A LLaMA and a Qwen run, both with a processor, both without or both foreign; else the first two of foreign ones.
+    """Return a LLaMA and a Qwen run, both with a processor, both without or both foreign.
+
+    Else the first two of foreign ones.
 
     The name of a foreign trace's file tells its family.
     """
@@ -306,7 +311,7 @@ def _families(labels: Sequence[str], reports: Sequence[Report]) -> tuple[int, in
 
 
 def _named(item: Expectation, labels: Sequence[str]) -> tuple[tuple[int, int] | None, str]:
-    """The runs that it names, or why there are none."""
+    """Return the runs that it names, or why there are none."""
     if item.between is None:
         return (1, 0), ""
     found: list[int] = []

@@ -19,7 +19,7 @@ _MOST = 1000
 _FORM = "such as elementwise=0.5x, mask_fill=0x, 'aten::cat=0.2x', launches=graph or syncs=none"
 
 
-class Change(NamedTuple):
+class WhatIfChange(NamedTuple):
     """Time of what a name selects becomes `factor` times as long; None for `launches=graph` and `syncs=none`."""
 
     name: str
@@ -29,29 +29,29 @@ class Change(NamedTuple):
         return f"{self.name}={WORDS[self.name] if self.factor is None else f'{self.factor:g}x'}"
 
 
-def parse_changes(texts: Sequence[str]) -> tuple[Change, ...]:
-    """Changes of texts such as 'elementwise=0.2x,launches=graph'. Raises UsageError."""
+def parse_changes(texts: Sequence[str]) -> tuple[WhatIfChange, ...]:
+    """Parse changes such as 'elementwise=0.2x,launches=graph'. Raises UsageError."""
     return tuple(_change(item.strip()) for text in texts for item in text.split(","))
 
 
-def _change(text: str) -> Change:
+def _change(text: str) -> WhatIfChange:
     name, equals, value = (part.strip() for part in text.rpartition("="))
     if not equals or not name:
         raise UsageError(f"{text!r} is no change", hint=_FORM)
     if name in WORDS:
         if value != WORDS[name]:
             raise UsageError(f"{text!r} is no change", hint=f"{name}={WORDS[name]}")
-        return Change(name, None)
+        return WhatIfChange(name, None)
     try:
         factor = float(value.removesuffix("x"))
     except ValueError:
         factor = math.nan
     if not 0 <= factor <= _MOST:
         raise UsageError(f"{text!r} is no change: {value!r} is no factor from 0 to {_MOST:,}", hint=_FORM)
-    return Change(name, factor)
+    return WhatIfChange(name, factor)
 
 
-def is_pattern(change: Change, classes: Collection[str], phases: Collection[str]) -> bool:
+def is_pattern(change: WhatIfChange, classes: Collection[str], phases: Collection[str]) -> bool:
     """Whether a change selects operators and functions by their names."""
     return change.name not in {*WORDS, GPU, HOST, CALLS, OPERATORS, *classes, *phases}
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from molprof.analysis.critical.changes import CALLS, HOST, LAUNCHES, OPERATORS, SYNCS, WORDS, Change
+from molprof.analysis.critical.changes import CALLS, HOST, LAUNCHES, OPERATORS, SYNCS, WORDS, WhatIfChange
 from molprof.analysis.critical.recorded import NONE, read_named, read_recorded
 from molprof.analysis.critical.replay import ON_GPU, Replay, Replayed, needs_names
 from molprof.analysis.reader import TraceInfo
@@ -36,15 +36,15 @@ class CriticalPath:
     info: TraceInfo
     steps: int
     recorded: Replayed
-    without: tuple[tuple[Change, Replayed], ...]
-    changes: tuple[Change, ...]
+    without: tuple[tuple[WhatIfChange, Replayed], ...]
+    changes: tuple[WhatIfChange, ...]
     changed: Replayed | None
     launches: int
     notes: tuple[str, ...]
 
 
-def read_critical_path(engine: TraceProcessor, info: TraceInfo, changes: Sequence[Change] = ()) -> CriticalPath:
-    """The path of all marked steps, or of the whole trace.
+def read_critical_path(engine: TraceProcessor, info: TraceInfo, changes: Sequence[WhatIfChange] = ()) -> CriticalPath:
+    """Return the path of all marked steps, or of the whole trace.
 
     The trace must be loaded with Python stacks. Raises TraceError where it records nothing of the host or takes no
     time, UsageError where a change selects nothing.
@@ -85,8 +85,8 @@ def read_critical_path(engine: TraceProcessor, info: TraceInfo, changes: Sequenc
     )
 
 
-def _single(replay: Replay, found: Replayed) -> list[Change]:
-    """Changes to try one by one."""
+def _single(replay: Replay, found: Replayed) -> list[WhatIfChange]:
+    """Return the changes to try one by one."""
     recorded = replay.recorded
     classes = Counter({piece.what: ns for piece, ns in found.path.items() if piece.where == ON_GPU})
     phases = Counter(
@@ -95,11 +95,11 @@ def _single(replay: Replay, found: Replayed) -> list[Change]:
     names = [name for each in (classes, phases) for name, _ in each.most_common(_MOST)]
     whole = []
     if len(recorded.call_start):
-        whole = [Change(LAUNCHES, None), Change(CALLS, 0.0)]
+        whole = [WhatIfChange(LAUNCHES, None), WhatIfChange(CALLS, 0.0)]
         if (recorded.target != NONE).any():
-            whole.append(Change(SYNCS, None))
+            whole.append(WhatIfChange(SYNCS, None))
     if recorded.operators:
-        whole.append(Change(OPERATORS, 0.0))
+        whole.append(WhatIfChange(OPERATORS, 0.0))
     if len(recorded.work_start):
-        whole.append(Change(HOST, 0.0))
-    return [*(Change(name, 0.0) for name in names), *whole]
+        whole.append(WhatIfChange(HOST, 0.0))
+    return [*(WhatIfChange(name, 0.0) for name in names), *whole]

@@ -28,7 +28,7 @@ NONE = -1
 Thread = tuple[int, int]  # upid, tid
 
 
-class Interval(NamedTuple):
+class ThreadInterval(NamedTuple):
     """A named stretch of a thread's time."""
 
     thread: Thread
@@ -38,7 +38,7 @@ class Interval(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedTrace:
     """A trace as calls and work, each in order of start. Times: int64 ns since the trace's earliest event.
 
     Attributes:
@@ -73,14 +73,17 @@ class Recorded:
     other: np.ndarray
     latency_ns: int
     pause_ns: int
-    phases: tuple[Interval, ...]
-    operators: tuple[Interval, ...]  # the outermost
-    named: tuple[Interval, ...] = ()  # every operator and Python function, where asked for
+    phases: tuple[ThreadInterval, ...]
+    operators: tuple[ThreadInterval, ...]  # the outermost
+    named: tuple[ThreadInterval, ...] = ()  # every operator and Python function, where asked for
     notes: tuple[str, ...] = ()
 
 
-def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
-    """The trace must be loaded with Python stacks. Raises TraceError where it records neither calls nor operators."""
+def read_recorded(engine: TraceProcessor, info: TraceInfo) -> RecordedTrace:
+    """Return the trace must be loaded with Python stacks.
+
+    Raises TraceError where it records neither calls nor operators.
+    """
     steps, calls, work = (read_frame(engine, name) for name in ("steps", "calls", "work"))
     of_phases, of_operators = read_frame(engine, "phases"), read_frame(engine, "operators", where="caller_id IS NULL")
     phases, operators = intervals(of_phases, "phase"), intervals(of_operators, "name")
@@ -113,7 +116,7 @@ def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
     is_sync = calls["is_sync"].astype(bool)
     target, waited = _targets(call_start, call_end, is_sync, call_of, work_end)
     unplaced = int((call_of == NONE).sum())
-    return Recorded(
+    return RecordedTrace(
         start,
         end,
         len(steps),
@@ -143,32 +146,32 @@ def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
     )
 
 
-def read_named(engine: TraceProcessor) -> tuple[Interval, ...]:
+def read_named(engine: TraceProcessor) -> tuple[ThreadInterval, ...]:
     """Every operator and Python function."""
     return (*intervals(read_frame(engine, "operators"), "name"), *intervals(read_frame(engine, "functions"), "name"))
 
 
-def intervals(frame: Frame, name: str) -> tuple[Interval, ...]:
-    """The rows of a frame, named by one of its columns."""
+def intervals(frame: Frame, name: str) -> tuple[ThreadInterval, ...]:
+    """Return the rows of a frame, named by one of its columns."""
     rows = frame.select("upid", "tid", "ts", "dur", name).rows()
-    return tuple(Interval((upid, tid), ts, ts + dur, text) for upid, tid, ts, dur, text in rows)
+    return tuple(ThreadInterval((upid, tid), ts, ts + dur, text) for upid, tid, ts, dur, text in rows)
 
 
-def unions(items: Iterable[Interval]) -> dict[Thread, Union]:
-    """The moments in any of the intervals, by thread."""
-    found: defaultdict[Thread, list[Interval]] = defaultdict(list)
+def unions(items: Iterable[ThreadInterval]) -> dict[Thread, Union]:
+    """Return the moments in any of the intervals, by thread."""
+    found: defaultdict[Thread, list[ThreadInterval]] = defaultdict(list)
     for item in items:
         found[item.thread].append(item)
     return {thread: union(each) for thread, each in found.items()}
 
 
-def union(items: Collection[Interval]) -> Union:
-    """The moments in any of the intervals, whatever their threads."""
+def union(items: Collection[ThreadInterval]) -> Union:
+    """Return the moments in any of the intervals, whatever their threads."""
     return Union([item.start_ns for item in items], [item.end_ns for item in items])
 
 
 def time_range(steps: Frame, *frames: Frame) -> tuple[int, int]:
-    """The first and the last moment of all marked steps, or else of all frames."""
+    """Return the first and the last moment of all marked steps, or else of all frames."""
     some = [frame for frame in ([steps] if len(steps) else frames) if len(frame)]
     starts, ends = (frame["ts"].min() for frame in some), ((frame["ts"] + frame["dur"]).max() for frame in some)
     return int(min(starts)), int(max(ends))
@@ -221,7 +224,7 @@ def _least(
 def _targets(
     call_start: np.ndarray, call_end: np.ndarray, is_sync: np.ndarray, call_of: np.ndarray, work_end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The work that each sync waits for: of what was launched before its end, what ended last before it."""
+    """Return the work that each sync waits for: of what was launched before its end, what ended last before it."""
     target = np.full(len(call_start), NONE)
     order = np.argsort(work_end, kind="stable")
     ordered_end = work_end[order]
@@ -237,7 +240,7 @@ def _targets(
 
 
 def _before(threads: list[Thread], start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The call of its own thread before each, or of another thread which handed over to it."""
+    """Return the call of its own thread before each, or of another thread which handed over to it."""
     count, own = len(threads), _previous(threads)
     # A call without length ends where it starts, and is not before itself: of one moment they stand by number.
     moments = np.unique(np.append(end, start), return_inverse=True)[1].reshape(2, count) * count + np.arange(count)
@@ -249,7 +252,7 @@ def _before(threads: list[Thread], start: np.ndarray, end: np.ndarray) -> np.nda
 
 
 def _segments(calls: Frame, is_sync: np.ndarray) -> np.ndarray:
-    """Runs of calls of one step between host syncs; a sync is a run of its own."""
+    """Return runs of calls of one step between host syncs; a sync is a run of its own."""
     steps = calls["step_id"].tolist()
     found, number = np.zeros(len(calls), dtype=np.int64), 0
     for place in range(1, len(calls)):

@@ -24,11 +24,11 @@ from molprof.analysis.critical.changes import (
     LAUNCHES,
     OPERATORS,
     SYNCS,
-    Change,
+    WhatIfChange,
     is_pattern,
     matches,
 )
-from molprof.analysis.critical.recorded import NONE, Interval, Recorded, Thread, unions
+from molprof.analysis.critical.recorded import NONE, RecordedTrace, Thread, ThreadInterval, unions
 from molprof.analysis.facts.phases import Phases, innermost
 from molprof.analysis.union import Union
 from molprof.common.errors import UsageError
@@ -56,14 +56,14 @@ class Replayed:
     path: Mapping[Piece, float]  # ns; adds up to the length
 
     def share(self, where: str) -> float:
-        """The part of the path at one place, of the whole; 0 where changes leave no time at all."""
+        """Return the part of the path at one place, of the whole; 0 where changes leave no time at all."""
         return sum(ns for piece, ns in self.path.items() if piece.where == where) / (self.length_ns or 1)
 
 
 class Replay:
     """Replays of one trace. Each costs a pass over its calls and work in Python."""
 
-    def __init__(self, recorded: Recorded) -> None:
+    def __init__(self, recorded: RecordedTrace) -> None:
         self.recorded = recorded
         self.classes = frozenset(recorded.work_class)
         self.phases = frozenset(item.name for item in recorded.phases)
@@ -78,18 +78,19 @@ class Replay:
         order = np.lexsort((places, turns, keys))
         self._order = list(zip(kinds[order].tolist(), places[order].tolist(), strict=True))
 
-    def run(self, changes: Sequence[Change] = ()) -> Replayed:
-        """The trace with changes. Raises UsageError where one selects nothing."""
-        return _Run(self, changes).replayed()
+    def run(self, changes: Sequence[WhatIfChange] = ()) -> Replayed:
+        """Return the trace with changes. Raises UsageError where one selects nothing."""
+        return _ReplayRun(self, changes).replayed()
 
     @cached_property
     def operators(self) -> dict[Thread, Union]:
+        """The spans of operators by thread."""
         return unions(self.recorded.operators)
 
     @cached_property
     def named_phases(self) -> dict[str, dict[Thread, Union]]:
         """The time of each phase, that of phases inside included."""
-        found: defaultdict[str, list[Interval]] = defaultdict(list)
+        found: defaultdict[str, list[ThreadInterval]] = defaultdict(list)
         for item in self.recorded.phases:
             found[item.name].append(item)
         return {name: unions(items) for name, items in found.items()}
@@ -97,11 +98,11 @@ class Replay:
     @cached_property
     def innermost(self) -> dict[Thread, dict[str, Union]]:
         """The time of each phase without that of phases inside, by thread."""
-        phases: list[Interval] = sorted(self.recorded.phases, key=lambda item: (item.start_ns, -item.end_ns))
+        phases: list[ThreadInterval] = sorted(self.recorded.phases, key=lambda item: (item.start_ns, -item.end_ns))
         threads: dict[Thread, int] = {}
         rows = [(threads.setdefault(item.thread, len(threads)), item.start_ns, item.end_ns) for item in phases]
         lanes = innermost(Phases(np.arange(len(rows)), *np.array(rows, dtype=np.int64).reshape(-1, 3).T))
-        found: defaultdict[str, list[Interval]] = defaultdict(list)
+        found: defaultdict[str, list[ThreadInterval]] = defaultdict(list)
         for place, start, end in zip(lanes.id.tolist(), lanes.ts.tolist(), lanes.ts_end.tolist(), strict=True):
             found[phases[place].name].append(phases[place]._replace(start_ns=start, end_ns=end))
         made: defaultdict[Thread, dict[str, Union]] = defaultdict(dict)
@@ -111,15 +112,15 @@ class Replay:
         return made
 
 
-class _Run:
+class _ReplayRun:
     """One replay: times of its calls and work, and what each waited for."""
 
-    def __init__(self, replay: Replay, changes: Sequence[Change]) -> None:
+    def __init__(self, replay: Replay, changes: Sequence[WhatIfChange]) -> None:
         self.replay, self.recorded, self.changes = replay, replay.recorded, changes
         self.selected = self._selected()
 
     def _selected(self) -> dict[Thread, list[tuple[Union, float]]]:
-        """Changed host time by thread: what each change and those before it select, and its factor."""
+        """Return the changed host time by thread: what each change and those before it select, and its factor."""
         recorded, replay = self.recorded, self.replay
         found: defaultdict[Thread, list[tuple[Union, float]]] = defaultdict(list)
         for change in self.changes:
@@ -174,10 +175,10 @@ class _Run:
             factors[chosen & np.isnan(factors)] = change.factor
         return np.where(np.isnan(factors), 1.0, factors)
 
-    def _launched_in(self, change: Change) -> np.ndarray:
-        """The work whose call begins in what a change of host time selects."""
+    def _launched_in(self, change: WhatIfChange) -> np.ndarray:
+        """Return the work whose call begins in what a change of host time selects."""
         recorded = self.recorded
-        one = _Run(self.replay, [change._replace(factor=0.0)]).selected
+        one = _ReplayRun(self.replay, [change._replace(factor=0.0)]).selected
         launched = np.array(
             [
                 thread in one and bool(one[thread][0][0].covered(start, start + 1))
@@ -191,7 +192,7 @@ class _Run:
         return found
 
     def _calls(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The call before each, the host time from its end, of each call, and where that time begins."""
+        """Return the call before each, the host time from its end, of each call, and where that time begins."""
         recorded = self.recorded
         before = recorded.before.copy()
         start, end = recorded.call_start, recorded.call_end
@@ -218,7 +219,7 @@ class _Run:
         return {thread: np.array(places) for thread, places in found.items()}
 
     def replayed(self) -> Replayed:
-        """Times of all, then the path back from what ends last."""
+        """Replay all times, then follow the path back from what ends last."""
         recorded = self.recorded
         before, gap, length, since = self._calls()
         waits = recorded.target != NONE
@@ -267,7 +268,7 @@ class _Run:
         return self._path(times, duration)
 
     def _lags(self) -> tuple[list[float], list[int]]:
-        """What of the time before each piece of work nothing explains, and the least time after work before it, ns."""
+        """Return the unexplained time before each piece of work, and the least time after the work before it, ns."""
         recorded = self.recorded
         ready = np.full(len(recorded.work_start), np.iinfo(np.int64).min)
         for index, ends, more in (
@@ -326,7 +327,7 @@ class _Run:
     def _before_work(
         self, times: _Times, work: int, duration: list[float], pieces: dict[Piece, float]
     ) -> tuple[int, int]:
-        """What a piece of work waited for: other work, or the start of a call."""
+        """Return what a piece of work waited for: other work, or the start of a call."""
         recorded = self.recorded
         pieces[Piece(ON_GPU, recorded.work_class[work])] += duration[work]
         call, previous, other = (int(index[work]) for index in (recorded.call_of, recorded.previous, recorded.other))
@@ -345,7 +346,7 @@ class _Run:
         return at
 
     def _before_end(self, times: _Times, call: int, pieces: dict[Piece, float]) -> tuple[int, int]:
-        """What the end of a call waited for: work, or its own start."""
+        """Return what the end of a call waited for: work, or its own start."""
         end, target = times.call_end[call], times.target[call]
         if times.waits[call] and end > times.call_start[call] + times.length[call]:
             pieces[Piece(BETWEEN, RETURN)] += end - times.work_end[target]
@@ -386,7 +387,7 @@ class _Times(NamedTuple):
 
 
 def _common(first: Union, second: Union) -> Union:
-    """The moments in both."""
+    """Return the moments in both."""
     moments = np.unique(np.concatenate([first.starts_ns, first.ends_ns, second.starts_ns, second.ends_ns]))
     if len(moments) < 2:
         return Union((), ())
@@ -395,6 +396,6 @@ def _common(first: Union, second: Union) -> Union:
     return Union(starts[inside], ends[inside])
 
 
-def needs_names(replay: Replay, changes: Sequence[Change]) -> bool:
+def needs_names(replay: Replay, changes: Sequence[WhatIfChange]) -> bool:
     """Whether changes select operators and functions by their names."""
     return any(is_pattern(change, replay.classes, replay.phases) for change in changes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from molprof.analysis.bench.recommend import DEFAULTS, Advice, Bound, Bounds
+from molprof.analysis.bench.recommend import DEFAULTS, Advice, AmdahlBound, Bounds
 from molprof.analysis.bench.summary import environment_text, setting_text
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS
 from molprof.common.bench_records import SCHEMA, Results
@@ -21,6 +21,7 @@ _CERTAIN = {None: "too few repeats", True: "yes", False: "no: intervals overlap"
 
 
 def advice_document(advice: Sequence[Advice], results: Results, bounds: Bounds | None) -> Document:
+    """Return the document of recommendations, by environment."""
     sections = []
     for environment in dict.fromkeys(item.environment for item in advice):
         where = environment_text(results.environments.get(environment))
@@ -120,14 +121,14 @@ def _bounds(bounds: Bounds) -> Section:
     return Section("Bounds from the trace", notes, table)
 
 
-def _most(bound: Bound) -> Value:
+def _most(bound: AmdahlBound) -> Value:
     if bound.gain_ratio is None:
         return None
     return "any" if bound.gain_ratio >= 1 else 1 / (1 - bound.gain_ratio)
 
 
 def settings_text(settings: dict[str, Any]) -> str:
-    """A configuration by attention, cache and what else is not as it is by default."""
+    """Return a configuration by attention, cache and what else is not as it is by default."""
     parts = [str(settings["attention"]), f"{settings['kv_cache']} cache"]
     others = {name: value for name, value in settings.items() if name not in ("attention", "kv_cache")}
     parts += [setting_text(name, value) for name, value in others.items() if value != DEFAULTS[name]]

@@ -20,7 +20,7 @@ _BLANK = re.compile(r"\s{9,}")
 
 
 def answers_section(reports: Reports, count: int = _ANSWERS) -> Section:
-    """The first answers of each run, shortened; JSON has all."""
+    """Return the first answers of each run, shortened; JSON has all."""
     fields: list[Field] = [
         ("#", "index", "sequence"), ("prompt", "text", lambda item: _shown(item.prompt, _PROMPT_LETTERS)),
         ("answer", "text", lambda item: _shown(item.text, _ANSWER_LETTERS)), ("tokens", "count"),
@@ -41,7 +41,7 @@ def _validity(item: SequenceFigures) -> str:
 
 
 def _shown(text: str | None, most: int) -> str | None:
-    """The beginning of a text, with the length of white space that goes on and on in its place."""
+    """Return the beginning of a text, with the length of white space that goes on and on in its place."""
     return None if text is None else shortened(_BLANK.sub(lambda run: f"[{len(run[0])} x white space]", text), most)
 
 

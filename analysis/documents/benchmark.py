@@ -6,7 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from molprof.analysis.bench.summary import Measured, environment_text, sdpa_key, short, short_message, summed, varying
+from molprof.analysis.bench.summary import (
+    MeasuredCase,
+    environment_text,
+    sdpa_key,
+    short,
+    short_message,
+    summed,
+    varying,
+)
 from molprof.analysis.documents.masks import masks_data, masks_records, masks_sections
 from molprof.analysis.documents.plots import BENCH_PLOTS, plot_section
 from molprof.common.bench_records import GENERATE, SCHEMA, SDPA, Results
@@ -58,7 +66,7 @@ def _records(results: Results) -> Table:
 
 
 def _rows(results: Results) -> list[dict[str, Any]]:
-    """A row per case and environment: settings, status and medians. None: not recorded."""
+    """Return a row per case and environment: settings, status and medians. None: not recorded."""
     return [
         named(item, "environment", "case", "label") | item.settings | named(item, *_RESULT) for item in summed(results)
     ]
@@ -68,9 +76,9 @@ def _of_median(name: str) -> Name:
     return name, lambda item: item.median(name)
 
 
-def _doubts(items: Sequence[Measured]) -> Iterator[str]:
-    """A line for each group of cases whose times are in doubt for the same reasons."""
-    reasons: dict[tuple[str, ...], list[Measured]] = {}
+def _doubts(items: Sequence[MeasuredCase]) -> Iterator[str]:
+    """Yield a line for each group of cases whose times are in doubt for the same reasons."""
+    reasons: dict[tuple[str, ...], list[MeasuredCase]] = {}
     for item in items:
         if item.doubts:
             reasons.setdefault(item.doubts, []).append(item)
@@ -80,13 +88,16 @@ def _doubts(items: Sequence[Measured]) -> Iterator[str]:
         yield f"times are not reliable: {named}: during the timed passes {'; '.join(doubts)}"
 
 
-def _telling(items: Sequence[Measured]) -> list[str]:
-    """The settings in which cases of a kind differ; the number of prompts only where the batch size does not vary."""
+def _telling(items: Sequence[MeasuredCase]) -> list[str]:
+    """Return the settings in which cases of a kind differ.
+
+    The number of prompts only where the batch size does not vary.
+    """
     names = varying(items)
     return varying(items, "count") if _BATCH in names else names
 
 
-def _counts(items: Sequence[Measured]) -> str:
+def _counts(items: Sequence[MeasuredCase]) -> str:
     found = Counter(item.status for item in items)
     levels = sorted({interval.level for item in items if (interval := item.interval) is not None})
     states = ", ".join(f"{count} {status}" for status, count in found.most_common())
@@ -99,7 +110,7 @@ def _counts(items: Sequence[Measured]) -> str:
     return text
 
 
-def _generation(items: Sequence[Measured], gpu: bool) -> Iterator[Section]:
+def _generation(items: Sequence[MeasuredCase], gpu: bool) -> Iterator[Section]:
     done = [item for item in items if item.times_ns]
     if not done:
         return
@@ -133,23 +144,23 @@ def _median(title: str, unit: Unit, name: str) -> Field:
     return title, unit, lambda item: item.median(name)
 
 
-def _valid(item: Measured) -> str | None:
+def _valid(item: MeasuredCase) -> str | None:
     valid, of = item.median("valid_molecules"), item.median("molecules")
     return None if valid is None or of is None else f"{valid:.0f}/{of:.0f}"
 
 
 def _phase(name: str) -> Field:
-    """The share of a phase; `other`: of those without a column."""
+    """Return the share of a phase; `other`: of those without a column."""
 
-    def share(item: Measured) -> float | None:
+    def share(item: MeasuredCase) -> float | None:
         shares = item.phase_ratios()
         return shares.get(name) if name in _PHASES else sum(shares[name] for name in shares if name not in _PHASES)
 
     return name, "ratio", share
 
 
-def _sdpa(items: Sequence[Measured]) -> Section:
-    """The backends of one kernel, fastest first."""
+def _sdpa(items: Sequence[MeasuredCase]) -> Section:
+    """Return the backends of one kernel, fastest first."""
     math_ns = next((item.median_ns for item in items if item.settings.get("backend") == "math"), None)
     table = table_of(
         sorted(items, key=lambda item: item.median_ns or 0),
@@ -167,7 +178,7 @@ def _sdpa(items: Sequence[Measured]) -> Section:
     return Section(title, table=table)
 
 
-def _not_ok(items: Sequence[Measured]) -> list[Section]:
+def _not_ok(items: Sequence[MeasuredCase]) -> list[Section]:
     bad = [item for item in items if item.status != OK]
     if not bad:
         return []
@@ -182,16 +193,16 @@ def _not_ok(items: Sequence[Measured]) -> list[Section]:
     return [Section("Cases without results", notes=notes)]
 
 
-def _backend(item: Measured) -> str:
+def _backend(item: MeasuredCase) -> str:
     chosen = next((figures.chosen for figures in item.sdpa if figures.chosen), None)
     return f"{item.settings.get('backend')}{f' ({chosen})' if chosen else ''}"
 
 
-def _tflops(item: Measured) -> float | None:
+def _tflops(item: MeasuredCase) -> float | None:
     return item.sdpa[0].flops / item.median_ns / 1e3 if item.sdpa and item.median_ns else None
 
 
-def _gb_per_s(item: Measured) -> float | None:
+def _gb_per_s(item: MeasuredCase) -> float | None:
     return item.sdpa[0].bytes / item.median_ns if item.sdpa and item.median_ns else None
 
 

@@ -10,7 +10,7 @@ from molprof.analysis.compare import surroundings, unlike_surroundings
 from molprof.analysis.compare.kernels.by import LEAST_STEPS, BySteps, StepRow
 from molprof.analysis.compare.kernels.host import MODULE, SOURCE
 from molprof.analysis.compare.kernels.read import Selection
-from molprof.analysis.compare.kernels.sums import Location
+from molprof.analysis.compare.kernels.sums import FoldedLocation
 from molprof.analysis.documents.differing import compare_command
 from molprof.analysis.figures.build import software
 from molprof.common.document import Cell, Column, Document, Name, Row, Section, Table, objects, records
@@ -36,7 +36,10 @@ _RECORD: tuple[Name, ...] = (
 
 
 def by_document(found: Sequence[BySteps], labels: tuple[str, str], word: str) -> Document:
-    """The difference by module, function, phase or operator; of the kind of step that most are of, then of others."""
+    """Return the difference by module, function, phase or operator.
+
+    Of the kind of step that most are of, then of others.
+    """
     main = found[0]
     return Document(
         title=f"molprof compare by {word}: {labels[1]} against {labels[0]}",
@@ -62,24 +65,25 @@ def labels_of(*sides: Selection) -> tuple[str, str]:
 
 
 def paths_of(*sides: Selection) -> list[str]:
+    """Return the paths of the traces."""
     return [str(side.trace.info.path) for side in sides]
 
 
 def unlike_sides(*sides: Selection) -> str:
-    """A sentence on the hardware and software in which two traces differ; empty where none is known to."""
+    """Return a sentence on the hardware and software in which two traces differ; empty where none is known to."""
     infos = [side.trace.info for side in sides]
     around = (surroundings((str(device.get("name", "")) for device in it.devices), software(it.keys)) for it in infos)
     return unlike_surroundings(*around).strip()
 
 
 def by_sections(found: Sequence[BySteps], labels: tuple[str, str], word: str) -> Iterator[Section]:
-    """The rows of each kind of step."""
+    """Yield the rows of each kind of step."""
     for item in found:
         yield _table(item, labels, word)
 
 
 def by_data(found: Sequence[BySteps], labels: tuple[str, str]) -> dict[str, Any]:
-    """What JSON has of each kind of step, that with most steps first."""
+    """Return the JSON of each kind of step, that with most steps first."""
     return {"verdict": by_verdict(found[0], labels), "kinds": [_kind_data(item) for item in found]}
 
 
@@ -93,6 +97,7 @@ def _kind_data(item: BySteps) -> dict[str, Any]:
 
 
 def sum_warnings(found: Sequence[BySteps]) -> tuple[str, ...]:
+    """Return a warning for each sum that does not hold."""
     return tuple(f"the sum does not hold: {problem}" for item in found for problem in item.problems)
 
 
@@ -103,7 +108,7 @@ def _step(item: BySteps) -> str:
 
 
 def _table(item: BySteps, labels: tuple[str, str], word: str, most: int | None = None) -> Section:
-    """A row for each that takes time in a step; of a screen the largest changes alone."""
+    """Return a row for each that takes time in a step; of a screen the largest changes alone."""
     known = [row for row in item.rows if row.first.median_ns or row.other.median_ns]
     shown = known[:most]
     noisy = item.is_noise_known
@@ -126,7 +131,10 @@ def _table(item: BySteps, labels: tuple[str, str], word: str, most: int | None =
 
 
 def _shown(name: str, by: str) -> str:
-    """A function before its file, and a class after what is left of a long operator: tables cut the end of a name."""
+    """Return a function before its file, and a class after what is left of a long operator.
+
+    Tables cut the end of a name.
+    """
     if by == SOURCE:
         place, colon, function = name.rpartition("): ")
         return f"{function} ({place.replace('(', ':')})" if colon else name
@@ -228,8 +236,8 @@ def _listed(rows: Sequence[StepRow], by: str) -> str:
 
 
 def _named(name: str, by: str) -> str:
-    """A row in a sentence: of modules the last two."""
-    return Location(None, name).inner if by == MODULE else _shown(name, by)
+    """Return a row in a sentence: of modules the last two."""
+    return FoldedLocation(None, name).inner if by == MODULE else _shown(name, by)
 
 
 def _counts(row: StepRow) -> str:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from molprof.analysis.compare import SCHEMA, Comparison
 from molprof.analysis.compare.rows import ComparedRow
-from molprof.analysis.compare.statistics import LEVEL, Interval
-from molprof.analysis.compare.thresholds import BUILT_IN, Prediction
+from molprof.analysis.compare.statistics import LEVEL, ConfidenceInterval
+from molprof.analysis.compare.thresholds import BUILT_IN, ExpectationVerdict
 from molprof.analysis.documents.difference import differences
 from molprof.analysis.documents.differing import compare_command, first_screen
 from molprof.analysis.documents.figures import (
@@ -28,7 +28,7 @@ from molprof.common.values import Unit, counted
 
 
 def comparison_document(comparison: Comparison) -> Document:
-    """The document; findings and the tables of each report are for pages alone."""
+    """Return the document; findings and the tables of each report are for pages alone."""
     first, *others = comparison.labels
     reports = reports_of(comparison)
     of_molecules = any(report.given.molecules or (report.run and report.run.of_molecules) for report in comparison.runs)
@@ -86,13 +86,13 @@ def groups_document(groups: Sequence[tuple[str, Comparison]]) -> Document:
 
 
 def _cells(row: ComparedRow, place: int) -> tuple[Cell, Cell]:
-    """The value of a run, and its ratio to the first."""
+    """Return the value of a run, and its ratio to the first."""
     ratio = row.ratios[place] if place else None
     return Cell(row.values[place], row.figure.unit), Cell(ratio or "", "factor", noise=row.within_noise(place))
 
 
 def _group_records(groups: Sequence[tuple[str, Comparison]]) -> Table:
-    """A row for each figure of each run."""
+    """Return a row for each figure of each run."""
     titles = tuple(map(Column, ("group", "run", "id", "unit", "value", "ratio")))
     return Table(titles, [
         (name, label, row.figure.id, row.figure.unit, row.values[place], row.ratios[place])
@@ -139,11 +139,11 @@ def _figure_of(label: str) -> Field:
     return label, "number", lambda item: Cell(item.figures[label], item.unit)
 
 
-def _expected(item: Prediction) -> str:
+def _expected(item: ExpectationVerdict) -> str:
     return item.text if item.bound == 1 else f"{item.text} ({item.direction} than {item.bound:g}x)"
 
 
-def _reasons(items: Iterable[Prediction]) -> tuple[str, ...]:
+def _reasons(items: Iterable[ExpectationVerdict]) -> tuple[str, ...]:
     """Why there is no verdict, once for all predictions of one reason."""
     texts: dict[str, list[str]] = {}
     for item in items:
@@ -155,7 +155,7 @@ def _reasons(items: Iterable[Prediction]) -> tuple[str, ...]:
 def _confidence(comparison: Comparison) -> Iterator[Section]:
     """How far chance explains the times, and what else to keep in mind."""
     wall = comparison.wall
-    known: list[tuple[str, Unit, Sequence[Interval | None]]] = [
+    known: list[tuple[str, Unit, Sequence[ConfidenceInterval | None]]] = [
         ("total time", "ns", wall.intervals), ("ratio", "factor", wall.ratio_intervals),
     ]  # fmt: skip
     rows = [

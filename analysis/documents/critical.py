@@ -21,6 +21,7 @@ _NAMES = {ON_GPU: "GPU work", ON_HOST: "host time", BETWEEN: "waiting in between
 
 
 def critical_document(found: CriticalPath) -> Document:
+    """Return the document of a critical path."""
     return Document(
         title=f"{path_text(found.info.path)}: critical path",
         sections=(*_changed(found), _path(found), *_without(found)),
@@ -51,7 +52,7 @@ def _shares(replayed: Replayed) -> str:
 
 
 def _rows(replayed: Replayed) -> list[dict[str, Any]]:
-    """The parts of the path by their names in JSON and CSV, the longest first."""
+    """Return the parts of the path by their names in JSON and CSV, the longest first."""
     found = sorted(((piece, ns) for piece, ns in replayed.path.items() if ns), key=lambda item: (-item[1], item[0][:2]))
     return [{**piece._asdict(), "ns": float(ns), "ratio": float(ns / replayed.length_ns)} for piece, ns in found]
 
@@ -70,7 +71,7 @@ def _path(found: CriticalPath) -> Section:
 
 
 def _piece(rows: Iterable[Mapping[str, Any]]) -> list[Field]:
-    """What is on a path; its phase, where any has one."""
+    """Return the fields of a piece of a path, with its phase where any piece has one."""
     phase: list[Field] = [("phase", "name")] if any(row["phase"] for row in rows) else []
     return [("where", "name"), ("what", "name"), *phase]
 

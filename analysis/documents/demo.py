@@ -17,7 +17,7 @@ _REPRODUCIBLE = (
 
 
 def demo_document(comparison: Comparison, pairs: Sequence[Comparison], paths: Mapping[str, str]) -> Document:
-    """The document. pairs: of each model the run without a logits processor and that with one; paths: by run."""
+    """Return the document. pairs: of each model the run without a logits processor and that with one; paths: by run."""
     rows = {row.figure.id: row for row in comparison.rows}
     found: list[Row] = [
         (rows[name].figure.label, *(Cell(value, rows[name].figure.unit) for value in rows[name].values))

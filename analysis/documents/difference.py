@@ -19,7 +19,7 @@ from molprof.analysis.compare.recorded import (
     class_times,
     step_counts,
 )
-from molprof.analysis.compare.statistics import LEVEL, Interval
+from molprof.analysis.compare.statistics import LEVEL, ConfidenceInterval
 from molprof.analysis.figures.run_model import Run
 from molprof.common.document import Column, Section, Table, last_rows
 from molprof.common.values import NOT_RECORDED, Value, factor_text, per, signed_time_text, time_text
@@ -40,7 +40,7 @@ _INTERVALS = "±: half of a part's interval, from all timed passes"
 _NOISE = f"{_INTERVALS}; those of unequal work hold all together with {100 * LEVEL:.0f} % confidence"
 
 
-class _Part(NamedTuple):
+class _DifferenceRow(NamedTuple):
     """A row of a difference."""
 
     label: str
@@ -48,8 +48,10 @@ class _Part(NamedTuple):
     beside: Sequence[Sequence[Value]] = ()  # what stands beside each of them
 
 
-def _part_table(labels: Iterable[str], rows: Iterable[_Part], first_ns: float | None, *beside: Column) -> Table:
-    """The time of every part, also in % of the first run's if that is given, and what stands beside it."""
+def _part_table(
+    labels: Iterable[str], rows: Iterable[_DifferenceRow], first_ns: float | None, *beside: Column
+) -> Table:
+    """Return the time of every part, also in % of the first run's if that is given, and what stands beside it."""
     columns = [Column("part")]
     for label in labels:
         columns.append(Column(label, "change_ns"))
@@ -67,7 +69,7 @@ def _part_table(labels: Iterable[str], rows: Iterable[_Part], first_ns: float | 
 
 
 def bars(comparison: Comparison) -> Iterator[Section]:
-    """The parts that are worth a look, the rest, and their sum; of two runs also in %, with interval and bar."""
+    """Yield the parts that are worth a look, the rest, and their sum; of two runs also in %, with interval and bar."""
     of_gpus = comparison.trace_differences
     kinds: Mapping[str, Sequence[Difference | TraceDifference | PhaseDifference | StepDifference | None]] = {
         _UNPROFILED: comparison.differences,
@@ -92,8 +94,8 @@ def bars(comparison: Comparison) -> Iterator[Section]:
     measured = comparison.differences[0] if not several and kind == _UNPROFILED else None
     noisy = [_HALF] if measured and measured.intervals else []
 
-    def beside(interval: Interval | None, ns: Sequence[float | None] = ()) -> list[tuple[Value, ...]]:
-        """What stands beside a part of one other run: half of its interval, and its bar."""
+    def beside(interval: ConfidenceInterval | None, ns: Sequence[float | None] = ()) -> list[tuple[Value, ...]]:
+        """Return the cells beside a part of one other run: half of its interval, and its bar."""
         if several:
             return []
         drawn = [("█" if (each or 0) > 0 else "░") * round(_BAR_SIZE * abs(each or 0) / longest) for each in ns]
@@ -105,10 +107,12 @@ def bars(comparison: Comparison) -> Iterator[Section]:
     for part in shown:
         times_ns = [parts.get(part) for parts, _ in found]
         interval = measured.intervals.get(part) if measured else None
-        rows.append(_Part(names.get(part, part), times_ns, beside(interval, times_ns)))
-    rows.append(_Part("the rest", [total_ns - sum(parts.get(part, 0) for part in shown) for parts, total_ns in found]))
+        rows.append(_DifferenceRow(names.get(part, part), times_ns, beside(interval, times_ns)))
+    rows.append(
+        _DifferenceRow("the rest", [total_ns - sum(parts.get(part, 0) for part in shown) for parts, total_ns in found])
+    )
     total = beside(_total_interval(measured) if measured else None)
-    rows.append(_Part("total", [total_ns for _, total_ns in found], total))
+    rows.append(_DifferenceRow("total", [total_ns for _, total_ns in found], total))
     what = f"Difference in {kind}"
     first = comparison.labels[0]
     if several:
@@ -123,7 +127,7 @@ def bars(comparison: Comparison) -> Iterator[Section]:
 
 
 def classes(comparison: Comparison) -> Iterator[Section]:
-    """The classes of GPU work whose time differs most, of two traces."""
+    """Yield the classes of GPU work whose time differs most, of two traces."""
     if len(comparison.runs) != 2:
         return
     counts = step_counts(*comparison.runs)
@@ -145,7 +149,7 @@ def classes(comparison: Comparison) -> Iterator[Section]:
 
 
 def _reason(comparison: Comparison, name: str, grew: bool) -> str:
-    """What of the programs' settings explains the change of a class; empty where none is known to."""
+    """Return the setting of the programs that explains the change of a class; empty where none is known to."""
     more, less = reversed(comparison.runs) if grew else comparison.runs
     label = comparison.labels[grew]
 
@@ -163,7 +167,7 @@ def _reason(comparison: Comparison, name: str, grew: bool) -> str:
 
 
 def differences(comparison: Comparison) -> Iterator[Section]:
-    """The unprofiled difference of every run that has one, then the recorded one of those that have only that."""
+    """Yield the unprofiled difference of every run that has one, then the recorded one of those that have only that."""
     first, others = comparison.labels[0], comparison.labels[1:]
     known = {label: item for label, item in zip(others, comparison.differences, strict=True) if item is not None}
     missing = [f"{label}: {NOT_RECORDED}" for label in others if label not in known]
@@ -184,8 +188,8 @@ def _part_rows(comparison: Comparison, known: Mapping[str, Difference]) -> Table
     items = known.values()
     rows = []
 
-    def add(label: str, times_ns: Sequence[int | None], intervals: Sequence[Interval | None] = ()) -> None:
-        rows.append(_Part(label, times_ns, [(_half(item),) for item in intervals]))
+    def add(label: str, times_ns: Sequence[int | None], intervals: Sequence[ConfidenceInterval | None] = ()) -> None:
+        rows.append(_DifferenceRow(label, times_ns, [(_half(item),) for item in intervals]))
 
     for group, parts in by_group(part for item in items for part in item.parts if item.parts[part]).items():
         grouped = len(parts) > 1 or group == MACHINE
@@ -202,23 +206,23 @@ def _part_rows(comparison: Comparison, known: Mapping[str, Difference]) -> Table
 
 
 def per_step_of(found: Sequence[TraceDifference | None]) -> Sequence[StepDifference | None]:
-    """The differences per step; none where one of the traces has none."""
+    """Return the differences per step; none where one of the traces has none."""
     steps = [None if item is None else item.per_step for item in found]
     whole = [item is not None for item in found]
     return steps if whole == [item is not None for item in steps] else [None] * len(steps)
 
 
-def _total_interval(item: Difference) -> Interval | None:
+def _total_interval(item: Difference) -> ConfidenceInterval | None:
     """Without pairs the passes' differences have another middle than the medians'; the verdict has the interval."""
     return item.wall_interval if item.paired else None
 
 
-def _half(interval: Interval | None) -> float | None:
+def _half(interval: ConfidenceInterval | None) -> float | None:
     return None if interval is None else (interval.high - interval.low) / 2
 
 
 def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[str]:
-    """The ratios, and what one must know to read the table."""
+    """Yield the ratios, and what one must know to read the table."""
     for label, item in known.items():
         if item.factors:
             product = " × ".join(
@@ -242,7 +246,7 @@ def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[
 
 
 def _first_pass_ns(run: Run | None) -> int | None:
-    """What the first pass took more than the median one; None if it was no slower than the slowest one."""
+    """Return the time of the first pass beyond the median one; None if it was no slower than the slowest one."""
     if run is None or run.first_pass_extra_ns is None:
         return None
     wall = run.wall_ns
@@ -251,13 +255,13 @@ def _first_pass_ns(run: Run | None) -> int | None:
 
 
 def _recorded(comparison: Comparison, known: Mapping[str, TraceDifference]) -> Section:
-    """The difference of recorded spans: profiled, so never beside unprofiled times."""
+    """Return the difference of recorded spans: profiled, so never beside unprofiled times."""
     first, items = comparison.labels[0], known.values()
     parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
-    rows = [_Part(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
+    rows = [_DifferenceRow(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
     if any(item.residual_ns for item in items):
-        rows.append(_Part("unexplained", [item.residual_ns for item in items]))
-    rows.append(_Part("total", [item.span_ns for item in items]))
+        rows.append(_DifferenceRow("unexplained", [item.residual_ns for item in items]))
+    rows.append(_DifferenceRow("total", [item.span_ns for item in items]))
     notes = ["recorded, so the profiler's cost is included; from each GPU's first work to the end of its last"]
     if any(max(item.devices) > 1 for item in items):
         counts = ((first, next(iter(items)).devices[0]), *((label, item.devices[1]) for label, item in known.items()))
@@ -268,11 +272,11 @@ def _recorded(comparison: Comparison, known: Mapping[str, TraceDifference]) -> S
 
 
 def _phases(first: str, known: Mapping[str, PhaseDifference], what: str) -> Section:
-    """The difference per step or token of an engine, by phase: profiled, as the above."""
+    """Return the difference per step or token of an engine, by phase: profiled, as the above."""
     items = list(known.values())
     parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
-    rows = [_Part(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
-    rows.append(_Part("total", [item.span_ns for item in items]))
+    rows = [_DifferenceRow(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
+    rows.append(_DifferenceRow("total", [item.span_ns for item in items]))
     notes = (
         f"recorded span per {what}, so the profiler's cost is included; phases without those inside them",
         *(("tokens that the names of steps tell: the first ones of prompts are not among them",) * (what != "step")),
@@ -283,7 +287,7 @@ def _phases(first: str, known: Mapping[str, PhaseDifference], what: str) -> Sect
 
 
 def _first_ns(comparison: Comparison, kind: str = _UNPROFILED) -> float | None:
-    """The time of the first run: of its GPUs from their first work to the end of their last, or of the kind."""
+    """Return the time of the first run: of its GPUs from their first work to the end of their last, or of the kind."""
     if kind == _OF_GPUS:
         return sum(device.span_ns for device in comparison.runs[0].devices.values())
     if kind == _OF_GPU_STEPS:

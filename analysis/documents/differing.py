@@ -31,7 +31,7 @@ _GRAVE = ("are not comparable", "random weights")
 
 
 def compare_command(paths: Sequence[str]) -> str:
-    """The command that compares these traces."""
+    """Return the command that compares these traces."""
     given = shlex.join(paths)
     if len(given) > _LONGEST_PATHS:
         given = "A B" if len(paths) == 2 else "TRACES"
@@ -39,7 +39,7 @@ def compare_command(paths: Sequence[str]) -> str:
 
 
 def first_screen(comparison: Comparison, reports: Reports) -> Iterator[Section]:
-    """What differs, and where the time went."""
+    """Yield the sections on what differs and where the time went."""
     several = len(comparison.labels) > 2
     if grave := [note for note in comparison.notes if any(words in note for words in _GRAVE)]:
         yield Section("Notes", tuple(grave))
@@ -74,7 +74,7 @@ def _unlike(comparison: Comparison, reports: Reports) -> Iterator[tuple[str, str
 
 
 def _telling(comparison: Comparison, most: int) -> Iterator[Section]:
-    """The figures that differ most: beyond noise, or by a tenth where it is unknown; of equal ratios one."""
+    """Yield the figures that differ most: beyond noise, or by a tenth where it is unknown; of equal ratios one."""
     sizes: dict[str, float] = {}
     seen = {_ratios(comparison.wall)}  # the verdict has it
     per_step = all(report.typical_step is not None for report in comparison.runs)

@@ -89,11 +89,11 @@ class Reports(Struct, frozen=True):
         return [(label, item) for label, item in found if item]
 
     def step_times(self) -> list[tuple[str, tuple[StepTime, ...]]]:
-        """The unprofiled times of decode steps, for each run that has any."""
+        """Return the unprofiled times of decode steps, for each run that has any."""
         return self.of_each(lambda report: None if report.run is None else report.run.step_times[1:])  # no prefill
 
     def table(self, items: Items, *fields: Field, missing: str = "-") -> Table:
-        """A row for each item of each report, of several each after its label."""
+        """Return a row for each item of each report, of several each after its label."""
         several = len(self.reports) > 1
         rows = [
             (label, *row) if several else row
@@ -106,16 +106,16 @@ class Reports(Struct, frozen=True):
     def section(
         self, title: str, items: Items, *fields: Field, notes: tuple[str, ...] = (), detail: bool = False
     ) -> Section:
-        """The table; without rows nothing needs a note."""
+        """Return the table; without rows nothing needs a note."""
         table = self.table(items, *fields)
         return Section(title, notes if table.rows else (), table, detail=detail)
 
     def of_runs(self, title: str, items: Callable[[Run], Iterable[Any] | None], *fields: Field, **how: Any) -> Section:
-        """A row for each item of each run. how: as for `section`."""
+        """Return a row for each item of each run. how: as for `section`."""
         return self.section(title, lambda report: (report.run and items(report.run)) or (), *fields, **how)
 
     def notes(self, lines: Callable[[Report], Iterable[str]]) -> tuple[str, ...]:
-        """The lines of every report, of several each after its label."""
+        """Return the lines of every report, of several each after its label."""
         named = self.of_each(lambda report: list(lines(report)))
         return tuple(f"{label}: {line}" if len(self.reports) > 1 else line for label, lines in named for line in lines)
 
@@ -126,7 +126,7 @@ def is_spread(points: Sequence[StepTime]) -> bool:
 
 
 def reports_of(item: Report | Comparison | Sequence[Report], anyway: bool = False) -> Reports:
-    """What is shown together. Raises NotComparableError for runs of unlike work, unless `anyway`."""
+    """Return the reports to show together. Raises NotComparableError for runs of unlike work, unless `anyway`."""
     if isinstance(item, Report):
         return Reports(run_labels([item]), (item,))
     from molprof.analysis.compare import Comparison, compare  # a report needs none
@@ -149,7 +149,7 @@ def _worded(rows: Iterable[tuple[Figure, T]], reports: Reports) -> list[tuple[Fi
 
 
 def report_figures(reports: Reports) -> Section:
-    """The figures of one report; those that are 0 have no row."""
+    """Return the figures of one report; those that are 0 have no row."""
     columns = (Column("figure"), Column(reports.labels[0], "number"))
     values = [(figure, figure.value(reports.reports[0])) for figure in FIGURES]
     rows = ((figure, [Cell(value, figure.unit)]) for figure, value in values if value is None or value)
@@ -189,7 +189,7 @@ def main_figures(report: Report) -> Section:
 
 
 def _summed(figure: Figure, report: Report) -> str:
-    """That GPU time is summed over streams, where these work at the same time."""
+    """Return the sentence that GPU time is summed over streams, where these work at the same time."""
     if figure.id not in _GPU_TIMES:
         return ""
     memory_ns = sum(item.time_ns for item in report.counts.memory_operations.values())
@@ -205,7 +205,7 @@ def is_disturbed(report: Report) -> bool:
 
 
 def _exact(report: Report) -> str:
-    """That all is exact, unless hardly anything is recorded."""
+    """Return the sentence that all is exact; empty where hardly anything is recorded."""
     if is_disturbed(report):
         return "every recorded figure is exact but for the unprofiled times, which are not reliable"
     if report.run is not None or report.trace.gpu_recorded or report.table("step_latency").rows:
@@ -219,7 +219,10 @@ def figure_values(report: Report) -> dict[str, Value]:
 
 
 def compared_figures(comparison: Comparison) -> Section:
-    """The figures of every run, with ratios to the first; one that is 0 in every run, or not recorded, has no row."""
+    """Return the figures of every run, with ratios to the first.
+
+    One that is 0 in every run, or not recorded, has no row.
+    """
     columns, rows = _compared(comparison)
     values = [{cell.value for cell in cells} - {"", None} for _, cells in rows]
     names_molecules = any(report.molecules for report in comparison.runs)
@@ -236,7 +239,7 @@ def compared_figures(comparison: Comparison) -> Section:
 
 
 def figures_table(comparison: Comparison, chosen: Container[str]) -> Table:
-    """The figures of these ids alone."""
+    """Return the figures of these ids alone."""
     columns, rows = _compared(comparison)
     worded = _worded(((figure, cells) for figure, cells in rows if figure.id in chosen), reports_of(comparison))
     return Table(columns, [(figure.label, *cells) for figure, cells in worded], keys=2, missing="-")
@@ -262,7 +265,7 @@ def _section(
     notes: tuple[str, ...],
     estimate: str,
 ) -> Section:
-    """A table for each group but the settings; what no trace records, in a line.
+    """Return a table for each group but the settings; what no trace records, in a line.
 
     estimate: which of several timed passes the times are of; may be empty.
     """
@@ -282,7 +285,7 @@ def _section(
 
 
 def _missing(figures: Sequence[Figure], known: Sequence[Figure]) -> tuple[str, ...]:
-    """The figures that are not known, by group; a group of which nothing is known by its name alone."""
+    """Return the figures that are not known, by group; a group of which nothing is known by its name alone."""
     texts = []
     for group, items in groupby(figures, key=lambda figure: figure.group):
         found = [figure for figure in items if figure in known or not figure.stands_in]
@@ -327,11 +330,12 @@ class TraceRow:
 
 
 def trace_row(file: str, found: Report | Exception) -> TraceRow:
+    """Return the row of a trace, or of a trace that cannot be read."""
     return TraceRow(file, {}, str(found)) if isinstance(found, Exception) else TraceRow(file, figure_values(found))
 
 
 def reports_document(rows: Sequence[TraceRow]) -> Document:
-    """A row for each trace; CSV has a column for each figure."""
+    """Return a row for each trace; CSV has a column for each figure."""
     bad = [row for row in rows if row.problem is not None]
     good = [row for row in rows if row.problem is None]
     shown: list[Field] = [
@@ -353,7 +357,7 @@ def reports_document(rows: Sequence[TraceRow]) -> Document:
 
 
 def certificate_sections(report: Report) -> tuple[Section, ...]:
-    """What the trace can bear; nothing of a stored report without a certificate."""
+    """Return the sections of the certificate; none for a stored report without one."""
     certificate = report.certificate
     if certificate is None:
         return ()
@@ -372,7 +376,7 @@ def certificate_sections(report: Report) -> tuple[Section, ...]:
 
 
 def compared_certificates(reports: Reports) -> tuple[Section, ...]:
-    """The groups of figures that are not exact, run by run; nothing if all are."""
+    """Return the groups of figures that are not exact, run by run; nothing if all are."""
     letters = _lettered(reports.reports)
     if not letters:
         return ()
@@ -385,7 +389,7 @@ def compared_certificates(reports: Reports) -> tuple[Section, ...]:
 
 
 def _lettered(reports: Iterable[Report]) -> dict[tuple[str, str], str]:
-    """A letter for each reason and query."""
+    """Return a letter for each reason and query."""
     doubts = [doubt for report in reports if report.certificate is not None for doubt in report.certificate.doubts]
     return dict(zip(dict.fromkeys((doubt.reason, doubt.query) for doubt in doubts), _letters(), strict=False))
 
@@ -399,12 +403,12 @@ def _reasons(letters: Mapping[tuple[str, str], str]) -> Iterator[Row]:
 
 
 def _letters() -> Iterator[str]:
-    """a to z, then aa and so on."""
+    """Yield a to z, then aa and so on."""
     return ("".join(letters) for length in count(1) for letters in product(ascii_lowercase, repeat=length))
 
 
 def bound_text(bound: Bound) -> str:
-    """The figure and its bounds: `kernels 12 to 17`, `device 0 busy 3 ms to 4 ms`."""
+    """Return the figure and its bounds: `kernels 12 to 17`, `device 0 busy 3 ms to 4 ms`."""
     unit: Unit = "ns" if bound.figure.endswith("_ns") else "number"
     place, _, name = bound.figure.rpartition(".")
     name = name.removesuffix("_ns").replace("_", " ")

@@ -32,7 +32,7 @@ _LONGEST_PATH = 32
 
 
 def best_findings(report: Report) -> Section:
-    """The first findings in short, then what is worth knowing."""
+    """Return the first findings in short, then what is worth knowing."""
     worth = [item for item in report.findings if not (item.note or item.warning) and item.part_of is None][:_BEST]
     rows: list[Row] = []
     whole: list[tuple[int, ...]] = []  # rows of each finding
@@ -78,7 +78,7 @@ def best_findings(report: Report) -> Section:
 
 
 def warnings_found(report: Report) -> Iterator[str]:
-    """Findings about all figures of the trace, a line each."""
+    """Yield the findings about all figures of the trace, a line each."""
     for item in report.findings:
         if item.warning:
             yield f"{item.title[:1].lower()}{item.title[1:]}: {item.evidence}. {item.fix}"
@@ -101,7 +101,7 @@ def _headline(item: Finding) -> str:
 
 
 def _time(gain: Gain) -> str:
-    """What gains are shares of, and how long that is."""
+    """Return the time that gains are shares of, as text."""
     cost = ", including the profiler's cost on the CPU" if gain.of == RECORDED_SPAN else ""
     return gain.of + ("" if gain.of_ns is None else f", {time_text(gain.of_ns)}") + cost
 

@@ -39,7 +39,7 @@ _BOUNDS = {
 
 
 def report_verdict(report: Report) -> tuple[str, ...]:
-    """What one trace shows, and first what bounds its time; of a run, its time and what takes most of it."""
+    """Return the lines that sum up one trace: what bounds its time; of a run, its time and what takes most of it."""
     if report.run is None:
         return (*client_lines(report), _trace(report), *program_lines(report))
     if report.trace.gpu_recorded:
@@ -49,7 +49,7 @@ def report_verdict(report: Report) -> tuple[str, ...]:
 
 
 def overview(report: Report) -> Section:
-    """What the time went to, steps, the largest classes of GPU work, and the main cause of idle time."""
+    """Return the section of time, steps, the largest classes of GPU work, and the main cause of idle time."""
     found = report.bottleneck
     title = "What was recorded"
     if found is not None and found.parts:
@@ -61,7 +61,7 @@ def overview(report: Report) -> Section:
 
 
 def overview_lines(report: Report) -> list[str]:
-    """The same as sentences."""
+    """Return the same as sentences."""
     return [f"{name[0].upper()}{name[1:]}: {text}." for name, text in _overview(report)]
 
 
@@ -109,7 +109,7 @@ def _cut(run: Run) -> str:
 
 
 def _waiting(phase: PhaseFigures) -> str:
-    """A phase that waits for the GPU's work of other phases is not what takes the time."""
+    """Return a phase that waits for the GPU's work of other phases is not what takes the time."""
     ratio = per(phase.sync_ns, phase.host_ns) or 0.0
     return f" ({percent_text(ratio)} of it in host syncs)" if ratio >= _LEAST_WAITING_RATIO else ""
 
@@ -144,7 +144,7 @@ def _trace(report: Report) -> str:
 
 
 def _bound(report: Report) -> str:
-    """The verdict with the share of the time that it takes; empty where there is none."""
+    """Return the verdict with the share of the time that it takes; empty where there is none."""
     found = report.bottleneck
     if found is None or found.bound is None or found.ratio is None:
         return ""
@@ -160,7 +160,7 @@ def _bound(report: Report) -> str:
 
 
 def _of_cpu(report: Report) -> str:
-    """A trace without GPU work: what bounds it, if phases tell it, and how long its operators took."""
+    """Return a trace without GPU work: what bounds it, if phases tell it, and how long its operators took."""
     rows: Any = report.table("operator_time").to_json()
     bound = f", {found}" if (found := _bound(report)) else ""
     if not rows:
@@ -185,7 +185,7 @@ def _steps(report: Report) -> str:
 
 
 def _lengths(rows: list[dict[str, Any]], is_named: bool) -> str:
-    """The median of each kind of step, its range, and a first step that is unlike the rest."""
+    """Return the median of each kind of step, its range, and a first step that is unlike the rest."""
     texts = []
     for row in rows:
         name = f"{row['kind']} step" if row["kind"] else "step"
@@ -201,7 +201,7 @@ def _lengths(rows: list[dict[str, Any]], is_named: bool) -> str:
 
 
 def _classes(report: Report) -> str:
-    """The largest classes of GPU work."""
+    """Return the largest classes of GPU work."""
     rows: Any = report.table("kernel_classes").to_json()[:_CLASSES]
     shares = [(row["class"], row["time_ratio"]) for row in rows if isinstance(row["time_ratio"], float)]
     return ", ".join(f"{name} {percent_text(share)}" for name, share in shares)

@@ -111,7 +111,7 @@ def _changes(history: History) -> list[dict[str, Any]]:
 
 
 def _record(name: str, change: dict[str, Any]) -> dict[str, Any]:
-    """A change for CSV."""
+    """Return a change for CSV."""
     texts = (f"{what}: {old} -> {new}" for what, (old, new) in change["differing"].items())
     return {"name": name, **change, "differing": "; ".join(texts)}
 

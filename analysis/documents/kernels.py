@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from molprof.analysis.compare.kernels.pick import Kernels
-from molprof.analysis.compare.kernels.read import STEP, STEPS, Selection, Work
+from molprof.analysis.compare.kernels.read import STEP, STEPS, RecordedWork, Selection
 from molprof.analysis.compare.kernels.sums import (
     DELETED,
     INSERTED,
@@ -20,11 +20,11 @@ from molprof.analysis.compare.kernels.sums import (
     NO_LAYER,
     PART_WORDS,
     PARTS,
-    Change,
+    FoldedLocation,
     Hunk,
-    Location,
-    Sum,
+    RowSum,
     Summed,
+    WorkChange,
     location_of,
     part_of,
     what,
@@ -95,7 +95,7 @@ _PLACES, _LEAST_PLACES = 8, 3
 
 
 def kernels_document(found: Kernels) -> Document:
-    """The difference between two traces: medians over steps where they mark some, and their work in order."""
+    """Return the difference between two traces: medians over steps where they mark some, and their work in order."""
     word = noun(found.pairs) if found.pairs else found.steps[0].by
     labels = labels_of(*found.sides)
     if found.pairs is None:
@@ -114,7 +114,7 @@ def kernels_document(found: Kernels) -> Document:
 
 
 def _pairs_document(result: Summed, region: str, labels: tuple[str, str]) -> Document:
-    """The difference between two traces by kernel, or operator where no GPU is recorded, pair by pair."""
+    """Return the difference between two traces by kernel, or operator where no GPU is recorded, pair by pair."""
     word = noun(result)
     recorded = f"recorded {'GPU' if result.first.trace.has_gpu else 'CPU'} time"
     parts = {PART_WORDS[part]: result.whole.parts[part] for part in PARTS}
@@ -150,7 +150,7 @@ def _pairs_document(result: Summed, region: str, labels: tuple[str, str]) -> Doc
 
 
 def _largest(result: Summed) -> Section:
-    """The places whose times differ most."""
+    """Return the places whose times differ most."""
     found = [pair for pair in islice(_places(result), _PLACES) if any(pair[1].counts.values())]
     table = table_of(
         found,
@@ -162,7 +162,7 @@ def _largest(result: Summed) -> Section:
 
 
 def noun(result: Summed) -> str:
-    """What sequences are made of."""
+    """Return the noun for one sequence: molecule, answer or request."""
     return "kernel" if result.first.trace.has_gpu else "operator"
 
 
@@ -210,8 +210,8 @@ def _sum(result: Summed) -> Table:
     )  # fmt: skip
 
 
-def _sums(title: str, result: Summed, sums: Iterable[tuple[str, Sum]]) -> Table:
-    """A row for each sum by its name."""
+def _sums(title: str, result: Summed, sums: Iterable[tuple[str, RowSum]]) -> Table:
+    """Return a row for each sum by its name."""
     parts: list[Field] = [(PART_WORDS[part], "change_ns", f"1.parts.{part}") for part in PARTS]
     return table_of(
         sums,
@@ -222,11 +222,11 @@ def _sums(title: str, result: Summed, sums: Iterable[tuple[str, Sum]]) -> Table:
     )  # fmt: skip
 
 
-def _places(result: Summed) -> Iterator[tuple[str, Sum]]:
+def _places(result: Summed) -> Iterator[tuple[str, RowSum]]:
     for place, item in sorted(result.locations.items(), key=lambda pair: -abs(pair[1].total_ns)):
         yield place.short, item
     if result.tail_ns:
-        tail = Sum()
+        tail = RowSum()
         tail.parts["idle"] = result.tail_ns
         yield f"after the last {noun(result)} of a step", tail
 
@@ -251,8 +251,8 @@ def _hunks(result: Summed) -> Table:
 
 
 def _matched(result: Summed) -> Table:
-    """What is matched by what it is, the largest difference first."""
-    found: defaultdict[tuple[str, str], Sum] = defaultdict(Sum)
+    """Return the table of matched work by operator and class, the largest difference first."""
+    found: defaultdict[tuple[str, str], RowSum] = defaultdict(RowSum)
     for change in result.changes:
         if change.first is not None and change.other is not None:
             found[what(change.first), what(change.other)].add(change)
@@ -287,16 +287,16 @@ def _side_by_side(result: Summed, labels: tuple[str, str]) -> Section:
     return Section("Side by side", notes, table, page_only=True, detail=True)
 
 
-def _folded(changes: Sequence[Change]) -> list[tuple[Change, Sum, set[str]]]:
-    """Changes with the sum and parts of all like them: neighbours of a layer and phase are folded with others alike."""
-    found: dict[Any, list[tuple[Change, Sum, set[str]]]] = {}
+def _folded(changes: Sequence[WorkChange]) -> list[tuple[WorkChange, RowSum, set[str]]]:
+    """Fold neighbours of a layer and phase with others alike: return changes with the sum and parts of all like them."""
+    found: dict[Any, list[tuple[WorkChange, RowSum, set[str]]]] = {}
     for _, group in groupby(changes, key=lambda change: (change.work.phase, change.work.layer)):
         block = list(group)
         signature = tuple(
             (change.kind, *(item and what(item) for item in (change.first, change.other)), location_of(change.work))
             for change in block
         )
-        folded = found.setdefault(signature, [(change, Sum(), set()) for change in block])
+        folded = found.setdefault(signature, [(change, RowSum(), set()) for change in block])
         for change, (_, total, parts) in zip(block, folded, strict=True):
             total.add(change)
             parts.add(part_of(change))
@@ -324,7 +324,7 @@ def _data(result: Summed, region: str, labels: tuple[str, str]) -> dict[str, Any
 
 
 def _of_sum(where: str) -> list[Name]:
-    """The names of a `Sum` that an item has there."""
+    """Return the names of a `RowSum` that an item has there."""
     names = ("parts", "counts", "matched", "first", "other")
     return [("difference_ns", f"{where}.total_ns"), *((name, f"{where}.{name}") for name in names)]
 
@@ -356,17 +356,17 @@ def _total(result: Summed, labels: tuple[str, str]) -> str:
 
 
 def _only(result: Summed, kind: str) -> str:
-    """What is of one kind, by where it is and who asks for it."""
+    """Return the description of work of one kind, by where it is and who asks for it."""
     changes = [change for change in result.changes if change.kind == kind]
     if not changes:
         return ""
     # A count, or its mean per step.
     steps = len((result.first if kind == DELETED else result.other).steps)
-    around: dict[Location, Hunk] = {}  # the first hunk of each location that has such changes
+    around: dict[FoldedLocation, Hunk] = {}  # the first hunk of each location that has such changes
     for hunk in result.hunks:
         if any(change.kind == kind for change in hunk.example):
             around.setdefault(hunk.location, hunk)
-    by_place: dict[Location, list[Change]] = {}
+    by_place: dict[FoldedLocation, list[WorkChange]] = {}
     for change in changes:
         by_place.setdefault(location_of(change.work), []).append(change)
     said = [
@@ -380,12 +380,15 @@ def _only(result: Summed, kind: str) -> str:
 
 
 def _listed(texts: Sequence[str], most: int, noun: str, mark: str = "") -> str:
-    """The first texts, and how many more there are; mark: what stands before `and`, and between the texts, else ,."""
+    """Return the first texts, and how many more there are.
+
+    Mark: what stands before `and`, and between the texts, else ,.
+    """
     said, more = f"{mark or ','} ".join(texts[:most]), len(texts) - most
     return f"{said}{mark} and {counted(more, noun)}" if more > 0 else said
 
 
-def _where(place: Location, hunk: Hunk | None) -> str:
+def _where(place: FoldedLocation, hunk: Hunk | None) -> str:
     """In which phase and module, or between what."""
     inside = [f"in the {place.phase} phase"] if place.phase else []
     inside += [f"in {place.inner}"] if place.module else []
@@ -398,8 +401,8 @@ def _where(place: Location, hunk: Hunk | None) -> str:
     return ", ".join(inside)
 
 
-def _work_names(changes: Sequence[Change], steps: int) -> str:
-    """The most frequent operators, and the functions that ask for them."""
+def _work_names(changes: Sequence[WorkChange], steps: int) -> str:
+    """Return the most frequent operators, and the functions that ask for them."""
     groups = Counter((_work_name(change.work), change.work.source) for change in changes)
     sources = {source for _, source in groups}
     said = [
@@ -411,11 +414,11 @@ def _work_names(changes: Sequence[Change], steps: int) -> str:
     return _listed(said, _MOST_NAMES, "other") + (f" from {short_source(source)}" if source else "")
 
 
-def _of_kind(result: Summed, kind: str) -> list[Work]:
+def _of_kind(result: Summed, kind: str) -> list[RecordedWork]:
     return [change.work for change in result.changes if change.kind == kind]
 
 
-def _amount(rows: Sequence[Work], word: str, steps: int = 1) -> str:
+def _amount(rows: Sequence[RecordedWork], word: str, steps: int = 1) -> str:
     """How many kernels, or operators, per step; copies and sets of memory are told apart."""
     kinds = Counter(_memory_kind(row) for row in rows)
     copies = kinds["memcpy"] / steps
@@ -425,12 +428,12 @@ def _amount(rows: Sequence[Work], word: str, steps: int = 1) -> str:
     return " and ".join(filter(None, [", ".join(said[:-1]), said[-1]]))
 
 
-def _memory_kind(row: Work) -> str | None:
-    """memcpy or memset; None for kernels and operators."""
+def _memory_kind(row: RecordedWork) -> str | None:
+    """Memcpy or memset; None for kernels and operators."""
     return next((kind for kind in ("memcpy", "memset") if row.cls is not None and row.cls.startswith(kind)), None)
 
 
-def _work_name(row: Work) -> str:
+def _work_name(row: RecordedWork) -> str:
     """Its operator, which a copy or set of memory may do besides what the operator is for; else its own name."""
     if row.operator is None:
         return cut(short_name(row.name), _LONGEST)

@@ -25,7 +25,7 @@ def lost_times(report: Report) -> str | None:
 
 
 def limits_of(report: Report, figure: str, value_ns: int) -> tuple[float, float]:
-    """The least and the most of a time of all devices together, as the certificate bounds it."""
+    """Return the least and the most of a time of all devices together, as the certificate bounds it."""
     low = high = float(value_ns)
     for bound in (bound for item in report.doubts_on(("gpu_time", "gpu_idle")) for bound in item.bounds):
         if bound.figure.startswith("devices.") and bound.figure.endswith(figure):
@@ -35,7 +35,7 @@ def limits_of(report: Report, figure: str, value_ns: int) -> tuple[float, float]
 
 
 def busy_text(report: Report, busy_ns: int, span_ns: int) -> str:
-    """The share of the time with work; from the least to the most where missing work may be much of it."""
+    """Return the share of the time with work; from the least to the most where missing work may be much of it."""
     low, high = limits_of(report, ".busy_ns", busy_ns)
     if high - low < _WIDE_RATIO * span_ns:
         return percent_text(per(busy_ns, span_ns))
@@ -43,7 +43,7 @@ def busy_text(report: Report, busy_ns: int, span_ns: int) -> str:
 
 
 def odd_steps(report: Report) -> str:
-    """That most steps have no GPU work, and that one piece of it takes most of the time: first, where it is so."""
+    """Return the sentence that most steps have no GPU work, and that one piece of it takes most of the time."""
     said = [
         f"{count_text(doubt.evidence['steps_without_work'])} of {count_text(doubt.evidence['steps'])} steps have no "
         "GPU work"
@@ -61,7 +61,7 @@ def _are_most(steps: Evidence) -> bool:
 
 
 def largest_cause(report: Report) -> str:
-    """The main cause of idle time, where at least half of that time is sure."""
+    """Return the main cause of idle time, where at least half of that time is sure."""
     idle_ns = sum(device.idle_ns for device in report.devices.values())
     span_ns = sum(device.span_ns for device in report.devices.values())
     times: Counter[str] = Counter()

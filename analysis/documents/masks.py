@@ -21,7 +21,7 @@ from molprof.analysis.bench.masks import (
     step_costs,
     tail,
 )
-from molprof.analysis.bench.summary import Measured, short_message
+from molprof.analysis.bench.summary import MeasuredCase, short_message
 from molprof.common.document import Document, Field, Name, Section, named, table_of
 from molprof.common.process import OK
 from molprof.common.values import per, time_text
@@ -47,7 +47,7 @@ _DIFFER: tuple[Name, ...] = (
 )  # fmt: skip
 
 
-def masks_sections(measured: Sequence[Measured]) -> Iterator[Section]:
+def masks_sections(measured: Sequence[MeasuredCase]) -> Iterator[Section]:
     """Sections of all cases of masks in an environment, those that have rows."""
     return (section for section in _sections(engine_masks(measured)) if section.table and section.table.rows)
 
@@ -63,7 +63,7 @@ def _sections(found: Sequence[EngineMasks]) -> Iterator[Section]:
         yield _without(mine)
 
 
-def masks_ranking(measured: Sequence[Measured]) -> Document:
+def masks_ranking(measured: Sequence[MeasuredCase]) -> Document:
     """What engines take of a step under one constraint, and which to take."""
     found = engine_masks(measured)
     names = dict.fromkeys(item.tokenizer for item in found)
@@ -97,8 +97,8 @@ def _decision(name: str, items: Sequence[EngineMasks]) -> Iterator[str]:
         yield f"{text}."
 
 
-def masks_data(measured: Sequence[Measured]) -> list[dict[str, Any]]:
-    """A row for each tokenizer and engine, in nanoseconds; of engines that were compared only the counts."""
+def masks_data(measured: Sequence[MeasuredCase]) -> list[dict[str, Any]]:
+    """Return a row for each tokenizer and engine, in nanoseconds; of engines that were compared only the counts."""
     return [named(item, *_NAMES) | (_times(item) if item.other is None else named(item, *_DIFFER))
             for item in engine_masks(measured)]  # fmt: skip
 
@@ -117,8 +117,8 @@ def _times(item: EngineMasks) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def masks_records(measured: Sequence[Measured]) -> list[dict[str, Any]]:
-    """A row for each step and each group of tokens, in nanoseconds."""
+def masks_records(measured: Sequence[MeasuredCase]) -> list[dict[str, Any]]:
+    """Return a row for each step and each group of tokens, in nanoseconds."""
     rows = []
     for item in engine_masks(measured):
         masks = item.masks()
@@ -133,7 +133,7 @@ def masks_records(measured: Sequence[Measured]) -> list[dict[str, Any]]:
 
 
 def _each(masks: Sequence[Mask]) -> Iterator[tuple[str, Tail | None]]:
-    """What is timed of a token, and its times."""
+    """Yield each timed part of a token with its times."""
     for step, name in _STEPS.items():
         yield step, tail([ns for mask in masks if (ns := getattr(mask, name)) is not None])
 
@@ -243,7 +243,7 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
 
 
 def _costs(name: str, engines: Sequence[EngineMasks]) -> Iterator[Section]:
-    """Steps of batches: engines by the total."""
+    """Yield steps of batches: engines by the total."""
     costs = step_costs(engines)
     if not costs:
         return

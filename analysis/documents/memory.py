@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from molprof.analysis.documents.plots import plot_section
-from molprof.analysis.memory import HOST, MEANINGS, WEIGHTS, Batch, Course, Memory
+from molprof.analysis.memory import HOST, MEANINGS, WEIGHTS, BatchMemory, Memory, MemoryTimeline
 from molprof.analysis.reader import path_text
 from molprof.common.document import Document, Field, Section, named, objects, records, table_of
 from molprof.common.values import bytes_text, counted, per, percent_text, short_name, short_source
@@ -26,6 +26,7 @@ _BATCH = (
 
 
 def memory_document(found: Memory) -> Document:
+    """Return the document of a trace's memory."""
     course = found.courses[0] if found.courses else None
     sections = [] if course is None else [_peak(course), plot_section(["memory"], course)]
     sections += _batches(found)
@@ -40,7 +41,7 @@ def memory_document(found: Memory) -> Document:
     )
 
 
-def _name(course: Course) -> str:
+def _name(course: MemoryTimeline) -> str:
     return "the host" if course.device == HOST else course.name or f"device {course.device}"
 
 
@@ -69,7 +70,7 @@ def _summary(found: Memory) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _peak(course: Course) -> Section:
+def _peak(course: MemoryTimeline) -> Section:
     table = table_of(
         course.at_peak.items(),
         ("category", "name", "0"), ("bytes", "bytes", "1"),
@@ -82,7 +83,7 @@ def _peak(course: Course) -> Section:
     return Section("At the peak", tuple(notes), table)
 
 
-def _growth(course: Course) -> list[Section]:
+def _growth(course: MemoryTimeline) -> list[Section]:
     if not course.growth_steps or not any(course.growth.values()):
         return []
     fields: list[Field] = [
@@ -129,13 +130,13 @@ def _batches(found: Memory) -> list[Section]:
     return [Section("A batch of N", tuple(notes), table_of(shown, *fields, missing="-"))]
 
 
-def _is_far(batch: Batch, found: Memory) -> bool:
+def _is_far(batch: BatchMemory, found: Memory) -> bool:
     """Far beyond the device's memory."""
     return found.capacity_bytes is not None and batch.total > 4 * found.capacity_bytes
 
 
-def _places(course: Course) -> Section:
-    """The tree of who allocates."""
+def _places(course: MemoryTimeline) -> Section:
+    """Return the tree of who allocates."""
     allocated = sum(place.bytes for place in course.places if len(place.path) == 1)
     lives = sum(place.peak_bytes for place in course.places if len(place.path) == 1)
     shown = [
@@ -167,8 +168,8 @@ def _others(found: Memory) -> list[Section]:
     return [Section("Devices", ("The sections above are of the first.",), table)]
 
 
-def _samples(course: Course) -> dict[str, Any]:
-    """The course at moments evenly apart, and at the peak."""
+def _samples(course: MemoryTimeline) -> dict[str, Any]:
+    """Return the course at moments evenly apart, and at the peak."""
     at = np.unique(np.append(np.linspace(0, len(course.ts) - 1, _SAMPLES).astype(int), course.peak))
     return {"ts": course.ts[at].tolist(), **{name: live[at].tolist() for name, live in course.live.items()}}
 

@@ -13,9 +13,9 @@ from msgspec import to_builtins
 from molprof.analysis.documents.sampled import sampled_sections
 from molprof.analysis.figures.sequence import blocks
 from molprof.analysis.figures.shapes import shapes_text
-from molprof.analysis.origin.match import Place as Origin
-from molprof.analysis.origin.opened import Graph, Opened, Work
-from molprof.analysis.origin.read import NO_CALL, Origins, Place, places_of
+from molprof.analysis.origin.match import KnownOrigin as Origin
+from molprof.analysis.origin.opened import Graph, NodeWork, Opened
+from molprof.analysis.origin.read import NO_CALL, CallLocation, Origins, places_of
 from molprof.analysis.origin.tree import NAMES, Tree, build_tree
 from molprof.analysis.reader import path_text
 from molprof.common.document import Document, Field, Name, Section, named, objects, records, table_of
@@ -67,6 +67,7 @@ _NEEDS = {
 
 
 def origin_document(origins: Origins, by: str) -> Document:
+    """Return the document of a tree of operators, modules, functions or phases."""
     tree = build_tree(origins, by)
     places = {name: places_of(origins, name) for name in ("launches", "copies", "syncs")}
     sections = [_tree(origins, tree, by)]
@@ -98,7 +99,7 @@ def origin_document(origins: Origins, by: str) -> Document:
 
 
 def _without_stacks(origins: Origins, by: str) -> tuple[str, ...]:
-    """What a tree by modules or functions lacks, and how to record it, in one line."""
+    """Return one line on what a tree by modules or functions lacks, and how to record it; none where it lacks nothing."""
     what, needed = _NEEDS.get(by, ("", origins.kinds))
     if origins.kinds & needed:
         return ()
@@ -143,7 +144,7 @@ def _what(origins: Origins, tree: Tree) -> tuple[str, ...]:
 
 
 def _row(node: Tree) -> dict[str, Any]:
-    """The kind, number and amounts of a node, own ones by `own_` before their name."""
+    """Return the kind, number and amounts of a node, own ones by `own_` before their name."""
     inclusive = dict(zip(NAMES, node.inclusive, strict=False))
     own = {f"own_{name}": amount for name, amount in zip(NAMES, node.own, strict=False)}
     return {"kind": node.kind, "count": node.count, **inclusive, **own}
@@ -208,12 +209,12 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
 
 
 def _bound(memory_ns: int, least_ns: int) -> str | None:
-    """What most of the least time is."""
+    """Return the kind of limit that makes most of the least time."""
     return None if not least_ns else "memory" if 2 * memory_ns >= least_ns else "compute"
 
 
 def _function(name: str) -> str:
-    """A function before its file, without the outer folders: where that is cut, the function is still there."""
+    """Return a function before its file, without the outer folders: where that is cut, the function is still there."""
     place, colon, function = short_source(name).rpartition("): ")
     return f"{function} {place.replace('(', ':')}" if colon else name
 
@@ -230,7 +231,7 @@ def _choose(tree: Tree, depth: int, wanted: Callable[[Tree], bool], skip: bool, 
     return skipped
 
 
-def _places(title: str, time: str, places: Sequence[Place]) -> Section:
+def _places(title: str, time: str, places: Sequence[CallLocation]) -> Section:
     table = table_of(
         places,
         ("operator", "path"), ("count", "count"),
@@ -241,7 +242,7 @@ def _places(title: str, time: str, places: Sequence[Place]) -> Section:
 
 
 def _nodes(tree: Tree) -> Iterator[dict[str, Any]]:
-    """The nodes in order, each by its path."""
+    """Yield the nodes in order, each by its path."""
     path: list[str] = []
     for depth, node in tree.walk():
         path[depth:] = [node.name]
@@ -283,7 +284,7 @@ def _agreeing(opened: Opened) -> Iterator[str]:
 
 
 def _differences(opened: Opened) -> Section:
-    """What the graphs and the other run have between the same neighbours, and is not alike."""
+    """Return the section on where the graphs and the other run differ between the same neighbours."""
     table = table_of(
         sorted(opened.differences, key=lambda item: -item.times * max(len(item.here), len(item.there))),
         ("graph", "index"), ("times", "count"),
@@ -312,6 +313,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def opened_data(opened: Opened) -> dict[str, Any]:
+    """Return what JSON holds of opened graphs."""
     graph: tuple[Name, ...] = (
         ("graph", "number"), "replays", "captures", ("capture_nodes", "nodes"), "consistent_ratio", "doubts",
         ("unused_nodes", "unused", ("operator", "name")), ("positions", lambda item: [*_folded(item, opened.places)]),
@@ -348,7 +350,7 @@ def _told(graph: Graph, from_run: bool) -> str:
     return text
 
 
-def _kernels(opened: Opened) -> Iterator[tuple[Work, Origin]]:
+def _kernels(opened: Opened) -> Iterator[tuple[NodeWork, Origin]]:
     for graph in opened.graphs:
         yield from ((work, opened.places[work.id]) for work in graph.work if work.category == "kernel")
 
@@ -389,7 +391,7 @@ def _without(opened: Opened) -> list[dict[str, Any]]:
 
 def _folded(graph: Graph, places: dict[int, Origin]) -> Iterator[dict[str, Any]]:
     """Positions in order, blocks that repeat as one: equal kernels of equal origin, but for numbers of modules."""
-    by_position: defaultdict[int, list[Work]] = defaultdict(list)
+    by_position: defaultdict[int, list[NodeWork]] = defaultdict(list)
     for work in graph.work:
         if work.position is not None:
             by_position[work.position].append(work)

@@ -13,7 +13,7 @@ from molprof.analysis.predict.predict import (
     COVERAGE,
     LIMIT_FIGURE,
     CompiledRun,
-    Figure,
+    PredictedFigure,
     Prediction,
     known_devices,
 )
@@ -61,7 +61,7 @@ def predict_document(found: Prediction, sizes: Sizes | None = None) -> Document:
 
 
 def devices_document() -> Document:
-    """The GPUs that can be predicted, and what is known of each."""
+    """Return the GPUs that can be predicted, and what is known of each."""
     sources = stored().sources
     rows = []
     for name, peaks in known_devices().items():
@@ -117,7 +117,7 @@ def _summary(found: Prediction) -> str:
     )
 
 
-def _range(figure: Figure) -> str:
+def _range(figure: PredictedFigure) -> str:
     return f"{time_text(figure.value)} ({time_text(figure.low)} to {time_text(figure.high)})"
 
 
@@ -125,7 +125,7 @@ def _figures(found: Prediction) -> Section:
     steps = found.run.steps
     rows: list[Row] = []
     for title, name, unit in _FIGURES:
-        one: Figure = getattr(found, name)
+        one: PredictedFigure = getattr(found, name)
         row: list[Any] = [title, Cell(one.value, unit), Cell((one.low, one.high), unit)]
         if steps > 1:
             row.append(Cell(None if unit == "ratio" else one.value / steps, "number" if unit == "count" else unit))
@@ -197,7 +197,7 @@ def _sizes(found: Prediction, sizes: Sizes) -> Iterator[Section]:
 
 def _interval(name: str) -> Callable[[Size], tuple[float, float] | None]:
     def ends(size: Size) -> tuple[float, float] | None:
-        figure: Figure | None = getattr(size, name)
+        figure: PredictedFigure | None = getattr(size, name)
         return None if figure is None else (figure.low, figure.high)
 
     return ends
@@ -205,7 +205,7 @@ def _interval(name: str) -> Callable[[Size], tuple[float, float] | None]:
 
 def _changes(found: Prediction) -> Section:
     whole = found.replayed.length_ns
-    rows: list[tuple[str, Replayed, Figure | None]] = [
+    rows: list[tuple[str, Replayed, PredictedFigure | None]] = [
         ("as it is", found.replayed, found.length_ns), ("launches=graph", found.graphs, found.graph_ns)
     ]  # fmt: skip
     if found.compiled is not None:
@@ -264,7 +264,7 @@ def _evidence(found: Prediction) -> Section:
     return Section("Held-out predictions", (note,), table_of(rows, *fields), detail=True)
 
 
-def _replayed(replayed: Replayed, length_ns: Figure) -> dict[str, Any]:
+def _replayed(replayed: Replayed, length_ns: PredictedFigure) -> dict[str, Any]:
     return named(replayed, *_REPLAYED) | {"low_ns": length_ns.low, "high_ns": length_ns.high}
 
 

@@ -15,7 +15,7 @@ from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import STACK_CATEGORY
 from molprof.analysis.figures.run_model import Run
 from molprof.common.document import Field, Section
-from molprof.common.manifest import ProcessorCalls, Program
+from molprof.common.manifest import ProcessorCalls, ProgramTotals
 from molprof.common.paired import PairedRuns
 from molprof.common.values import count_text, counted, factor_text, per, percent_text, time_text
 
@@ -31,7 +31,7 @@ _ORIGIN = {True: "the program", False: "generate's arguments or config"}
 
 
 def program_lines(report: Report) -> Iterator[str]:
-    """The longest phases, and logits processors, each as far as recorded."""
+    """Yield the longest phases, and logits processors, each as far as recorded."""
     found: Any = report.table("engine_phases").to_json()
     rows = [row for row in found if row["time_ns"] and row["phase"] != _WHOLE and not row["phase"].endswith(_PART)]
     rows = [row for row in rows if row["time_ratio"] >= _LEAST_RATIO]
@@ -48,7 +48,7 @@ def program_lines(report: Report) -> Iterator[str]:
 
 
 def missing(report: Report) -> Iterator[str]:
-    """What a foreign trace lacks, as far as it matters to it; in full, with how to record it, without GPU work too."""
+    """Yield what a foreign trace lacks that matters to it; without GPU work in full, with how to record it."""
     lacks = unrecorded(report)
     if "steps" in lacks and not report.trace.gpu_recorded:
         yield f"Steps, phases and logits processors are not recorded: {lacks['steps']}."
@@ -61,7 +61,7 @@ def missing(report: Report) -> Iterator[str]:
 
 
 def unrecorded_sections(reports: Reports) -> list[Section]:
-    """What foreign traces lack, and how to record it; none where they lack nothing."""
+    """Return the sections on what foreign traces lack, and how to record it; none where they lack nothing."""
     fields: tuple[Field, ...] = (("not recorded", "text", "0"), ("how to record it", "text", "1"))
     table = reports.table(lambda report: list(unrecorded(report).items()), *fields)
     return [Section("Not recorded", table=table)] if table.rows else []
@@ -98,7 +98,7 @@ def unrecorded(report: Report) -> dict[str, str]:
 
 
 def _program(report: Report) -> str:
-    """The engine or library whose steps or phases are recorded; none is empty."""
+    """Return the engine or library whose steps or phases are recorded; none is empty."""
     for name, column in (("engine_phases", "program"), ("steps", "source")):
         for row in report.table(name).to_json():
             if row[column] in _PROGRAMS:
@@ -107,7 +107,7 @@ def _program(report: Report) -> str:
 
 
 def processors_section(reports: Reports) -> Section:
-    """The logits processors by class and place."""
+    """Return the logits processors by class and place."""
     return reports.of_runs(
         "Logits processors", _processors,
         ("place", "index"), ("class", "text", "name"), ("from", "text", lambda item: _ORIGIN[item.own]),
@@ -117,7 +117,7 @@ def processors_section(reports: Reports) -> Section:
 
 
 def _processors(run: Run) -> Sequence[ProcessorCalls]:
-    return run.program.processors if isinstance(run.program, Program) else ()
+    return run.program.processors if isinstance(run.program, ProgramTotals) else ()
 
 
 def _of_processors(report: Report) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _of_processors(report: Report) -> Iterator[str]:
 
 def program_times(run: Run) -> str | None:
     """How the time of a program was measured; None of a capture."""
-    if not isinstance(run.program, Program):
+    if not isinstance(run.program, ProgramTotals):
         return None
     if run.session is not None or run.wall_ns.repeats > 1:
         several = f"median of {run.wall_ns.repeats} runs" if run.wall_ns.repeats > 1 else "one run"
@@ -144,9 +144,9 @@ def program_times(run: Run) -> str | None:
 
 
 def paired_lines(run: Run) -> Iterator[str]:
-    """What a program's logits processors cost, by runs with them and without in turns; what is switched off of it."""
+    """Yield what a program's logits processors cost, by paired runs with and without them, and what is switched off."""
     program = run.program
-    if not isinstance(program, Program):
+    if not isinstance(program, ProgramTotals):
         return
     if isinstance(program.switched_off, list) and program.switched_off:
         yield f"Its constraint is switched off: {', '.join(program.switched_off)}."
@@ -175,7 +175,7 @@ def _tokens(counts: Sequence[int]) -> str:
 
 
 def _ratio(here: Sequence[float], there: Sequence[float]) -> str:
-    """The factor of the means, with its interval."""
+    """Return the factor of the means, with its interval."""
     text = factor_text(fmean(here) / fmean(there))
     found = paired_ratio(here, there)
     if found is None:
@@ -184,11 +184,11 @@ def _ratio(here: Sequence[float], there: Sequence[float]) -> str:
 
 
 def program_notes(run: Run) -> Iterator[str]:
-    """What no phase contains."""
+    """Yield the notes on what no phase contains."""
     program = run.program
-    if isinstance(program, Program) and isinstance(program.paired, PairedRuns):
+    if isinstance(program, ProgramTotals) and isinstance(program.paired, PairedRuns):
         yield from (f"a run that is not counted, or failed: {line}" for line in program.paired.failed)
-    if not isinstance(program, Program) or program.own_ns is None:
+    if not isinstance(program, ProgramTotals) or program.own_ns is None:
         return
     before, after = time_text(program.before_ns), time_text(program.after_ns)
     own = f"molprof's own work, which no time contains: {time_text(program.own_ns)}"

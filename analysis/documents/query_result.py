@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from molprof.analysis.frame import Frame
-from molprof.analysis.query import Result
+from molprof.analysis.query import QueryResult
 from molprof.common.document import Document, Section, Table
 from molprof.common.values import counted
 
 
-def query_document(result: Result) -> Document:
+def query_document(result: QueryResult) -> Document:
     """One table for each result. Formats that hold one table raise UsageError for several."""
     sections = tuple(Section("", (counted(len(frame), "row"),), _table(frame)) for frame in result.frames)
     return Document("", sections, lambda: result.frame.to_json(), lambda: _table(result.frame))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from molprof.analysis.documents.program import unrecorded
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.model import TITLES, Served
-from molprof.common.manifest import Program
+from molprof.analysis.figures.model import TITLES, ServedTimes
+from molprof.common.manifest import ProgramTotals
 
 # For assistants, whatever they ask with.
 GUIDANCE = """\
@@ -37,7 +37,7 @@ def _lacks(*names: str) -> Reason:
 
 def _constrained(report: Report) -> str | None:
     run = report.run
-    if run is None or run.setup.processor is not None or isinstance(run.program, Program):
+    if run is None or run.setup.processor is not None or isinstance(run.program, ProgramTotals):
         return None
     return "the run has no constraint: capture one with it, such as --lp, and compare the two"
 
@@ -51,20 +51,20 @@ def _allocations(report: Report) -> str | None:
 
 def _unprofiled(report: Report) -> str | None:
     timed = report.run is not None and report.run.wall_ns.median
-    if timed or isinstance(report.served, Served):
+    if timed or isinstance(report.served, ServedTimes):
         return None
     return "the trace holds times under the profiler alone: molprof capture, run and attach time without it"
 
 
 def _judged(report: Report) -> str | None:
     run, served = report.run, report.served
-    if (isinstance(served, Served) and served.judged) or (run is not None and run.valid_molecules is not None):
+    if (isinstance(served, ServedTimes) and served.judged) or (run is not None and run.valid_molecules is not None):
         return None
     return "no answers that anything judges are recorded: molprof capture with --schema, --regex, --choices or --check"
 
 
 def _any(*reasons: Reason) -> Reason:
-    """The first reason that holds."""
+    """Return the first reason that holds."""
     return lambda report: next((found for reason in reasons if (found := reason(report)) is not None), None)
 
 
@@ -151,7 +151,7 @@ QUESTIONS = (
 
 
 def not_answered(report: Report) -> list[dict[str, str]]:
-    """The questions that a trace cannot answer, with the reason, and the figures that are not to be had."""
+    """Return the questions that a trace cannot answer, with the reason, and the figures that are not to be had."""
     found = [
         {"question": item.id, "text": item.text, "reason": why}
         for item in QUESTIONS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from molprof.analysis.compare.statistics import LEAST_REPEATS, LEVEL, Interval, paired_ratio
+from molprof.analysis.compare.statistics import LEAST_REPEATS, LEVEL, ConfidenceInterval, paired_ratio
 from molprof.common.document import Document, Section, named, table_of
 from molprof.common.measured import MeasuredRun
 from molprof.common.values import Range, factor_text, per, time_text
@@ -16,7 +16,7 @@ _FEWER_VALID = 0.25
 
 
 def ranking_document(runs: Sequence[MeasuredRun]) -> Document:
-    """The ranking of runs that differ in the processor alone, with what to do."""
+    """Return the ranking of runs that differ in the processor alone, with what to do."""
     ordered = ranked(runs)
     first = next((run for run in runs if run.processor is None), None)
     return Document(
@@ -28,7 +28,7 @@ def ranking_document(runs: Sequence[MeasuredRun]) -> Document:
 
 
 def ranked(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """The run without a processor first, then by what the constraint takes of a step in all.
+    """Return the run without a processor first, then by what the constraint takes of a step in all.
 
     The rest of a step is the same model, whose noise is often larger than what engines differ by.
     """
@@ -36,7 +36,7 @@ def ranked(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def ranking_sections(runs: Sequence[MeasuredRun]) -> tuple[Section, ...]:
-    """Steps and what making and answers cost, a row for each run."""
+    """Return steps and what making and answers cost, a row for each run."""
     ordered = ranked(runs)
     first = next((run for run in runs if run.processor is None), None)
     few = min(len(run.rounds) for run in runs) < LEAST_REPEATS
@@ -110,7 +110,7 @@ def decision(runs: Sequence[MeasuredRun]) -> str:
 
 
 def name_of(run: MeasuredRun) -> str:
-    """The processor; `none` without one."""
+    """Return the processor; `none` without one."""
     return run.processor or NO_PROCESSOR
 
 
@@ -119,7 +119,7 @@ def _tokens(run: MeasuredRun) -> float | None:
 
 
 def _paired(run: MeasuredRun, first: MeasuredRun) -> tuple[list[float], list[float]]:
-    """The times per step of the rounds that both have."""
+    """Return the times per step of the rounds that both have."""
     here, there = (dict(zip(item.rounds, item.step_ns, strict=True)) for item in (run, first))
     both = [number for number in here if number in there]
     return [here[number] for number in both], [there[number] for number in both]
@@ -132,11 +132,11 @@ def _ratio(run: MeasuredRun, first: MeasuredRun | None) -> float | None:
     return per(sum(here), sum(there))
 
 
-def _interval(run: MeasuredRun, first: MeasuredRun | None) -> Interval | None:
+def _interval(run: MeasuredRun, first: MeasuredRun | None) -> ConfidenceInterval | None:
     return None if first is None or run is first else paired_ratio(*_paired(run, first))
 
 
-def _range(interval: Interval | None) -> Range | None:
+def _range(interval: ConfidenceInterval | None) -> Range | None:
     return None if interval is None else (interval.low, interval.high)
 
 

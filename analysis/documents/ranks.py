@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.figures.model import IDLE_CAUSES
-from molprof.analysis.ranks import Job
+from molprof.analysis.ranks import RankedJob
 from molprof.analysis.ranks.path import Crossing, Stretch
 from molprof.analysis.ranks.split import Straggler
 from molprof.common.document import Document, Name, Section, Table, named, objects, table_of
@@ -44,7 +44,7 @@ _UNSURE = "its lateness is below the error of the clocks"
 _SUM = "wall time = compute + exposed communication + waiting + idle"
 
 
-def ranks_document(job: Job) -> Document:
+def ranks_document(job: RankedJob) -> Document:
     """Return the ranks side by side: their time, their clocks, stragglers, collectives."""
     data = _data(job)
     of = "" if job.world_size is None else f" of {job.world_size}"
@@ -102,7 +102,7 @@ def ranks_document(job: Job) -> Document:
     )
 
 
-def _data(job: Job) -> dict[str, Any]:
+def _data(job: RankedJob) -> dict[str, Any]:
     late: dict[tuple[str, int], list[Straggler]] = defaultdict(list)
     for item in job.stragglers:
         late[item.step, item.number].append(item)
@@ -141,7 +141,7 @@ def _without(item: Any, *names: str) -> dict[str, Any]:
     return {key: value for key, value in to_builtins(item).items() if key not in names}
 
 
-def _checks(job: Job) -> Iterator[str]:
+def _checks(job: RankedJob) -> Iterator[str]:
     broken = [check for check in job.checks if not check.holds]
     for check in broken:
         yield f"NOT EQUAL: rank {check.rank}, {check.text}: {check.left_ns} ns and {check.right_ns} ns"
@@ -149,8 +149,8 @@ def _checks(job: Job) -> Iterator[str]:
         yield f"all {len(job.checks)} sums hold to the nanosecond"
 
 
-def _path(job: Job) -> list[Section]:
-    """The critical path over ranks: its time by rank, and the longest waits at which it goes over to another."""
+def _path(job: RankedJob) -> list[Section]:
+    """Return the critical path over ranks: its time by rank, and the longest waits at which it goes over to another."""
     if not job.path:
         return []
     of_rank: dict[int, list[Stretch]] = defaultdict(list)
@@ -177,7 +177,7 @@ def _path(job: Job) -> list[Section]:
 
 
 def _instead(item: Straggler) -> str:
-    """What a straggler did while it was late."""
+    """Return what a straggler did while it was late."""
     if not item.is_sure:
         return f"{item.step}, rank {item.rank}: {_UNSURE}, so what it did meanwhile is not told"
     parts = []
@@ -244,7 +244,7 @@ def _typical(found: Sequence[Sequence[float]]) -> float | Range | None:
     return low if low == high else (low, high)
 
 
-def _clocks(job: Job) -> Iterator[str]:
+def _clocks(job: RankedJob) -> Iterator[str]:
     clocks = job.clocks
     if clocks.aligned is None or clocks.recorded is None:
         yield "not aligned: no collective in which all ranks take part is recorded by two ranks"
@@ -257,7 +257,7 @@ def _clocks(job: Job) -> Iterator[str]:
         yield f"not aligned, for lack of a joint collective: ranks {', '.join(map(str, clocks.unaligned))}"
 
 
-def _summary(job: Job, ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _summary(job: RankedJob, ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
     wall = sum(item["wall_ns"] for item in ranks)
     if wall:
         shares = [
@@ -274,8 +274,8 @@ def _summary(job: Job, ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield from _late(job, sure=False)
 
 
-def _late(job: Job, sure: bool) -> Iterator[str]:
-    """A sentence for each rank that others waited for: where the clocks tell it, or where they do not."""
+def _late(job: RankedJob, sure: bool) -> Iterator[str]:
+    """Yield a sentence for each rank that others waited for: where the clocks tell it, or where they do not."""
     found = [item for item in job.stragglers if item.is_sure == sure]
     number = len({(item.step, item.number) for item in job.stragglers})
     late, waited = Counter[int](), Counter[int]()

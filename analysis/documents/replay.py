@@ -7,7 +7,7 @@ from typing import Any
 
 from molprof.analysis.reader import path_text
 from molprof.analysis.roofline.formulas import work_of
-from molprof.analysis.roofline.script import Called
+from molprof.analysis.roofline.script import ScriptCall
 from molprof.common.document import Document, Field, Section, named, objects, records, table_of
 from molprof.common.values import counted, per, time_text
 
@@ -20,8 +20,8 @@ _ROW = (
 )  # fmt: skip
 
 
-def operators_document(path: str, found: Sequence[Called], notes: Sequence[str]) -> Document:
-    """The list that `--op` takes its numbers from."""
+def operators_document(path: str, found: Sequence[ScriptCall], notes: Sequence[str]) -> Document:
+    """Return the list that `--op` takes its numbers from."""
     rows = list(enumerate(found, 1))
     rest = len(rows) - _SHOWN
     what = "GPU time" if found[0].on_gpu else "host time"
@@ -45,7 +45,7 @@ def operators_document(path: str, found: Sequence[Called], notes: Sequence[str])
     )
 
 
-def replayed_document(path: str, number: int, called: Called, measured: Mapping[str, Any]) -> Document:
+def replayed_document(path: str, number: int, called: ScriptCall, measured: Mapping[str, Any]) -> Document:
     """One operator, as recorded and as it ran here. measured: what its script prints as JSON."""
     each_ns = called.time_ns / called.calls
     where = f"{measured['device']}, torch {measured['torch']}"

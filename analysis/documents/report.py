@@ -32,7 +32,7 @@ from molprof.analysis.documents.questions import not_answered
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import shown_tables
 from molprof.analysis.figures.certificate.file import PASSES
-from molprof.analysis.figures.model import IDLE_CAUSES, STACK_CATEGORY, Table
+from molprof.analysis.figures.model import IDLE_CAUSES, STACK_CATEGORY, FigureTable
 from molprof.analysis.figures.run_model import PhaseFigures, Run, RunTotal, SequenceFigures
 from molprof.analysis.reader import path_text
 from molprof.common.document import Document, Field, Row, Section
@@ -62,7 +62,10 @@ _AGREEMENT: tuple[Field, ...] = (
 
 
 def report_document(report: Report, graphs: Sequence[Section] = (), **data: Any) -> Document:
-    """The document. graphs: what graphs that the trace replays hold, the first in short; data: of them, for JSON."""
+    """Return the document. graphs: what graphs that the trace replays hold, the first in short.
+
+    Data: of them, for JSON.
+    """
     reports = reports_of(report)
     return Document(
         f"molprof report: {path_text(report.trace.path)}",
@@ -110,7 +113,7 @@ def plots_section(reports: Reports) -> Section:
 
 
 def warnings(reports: Reports) -> tuple[str, ...]:
-    """What a reader must know before believing a figure."""
+    """Return what a reader must know before believing a figure."""
     return (*reports.notes(_warnings), *reports.notes(warnings_found))
 
 
@@ -168,7 +171,7 @@ def _event_notes(report: Report) -> Iterator[str]:
 
 def _metrics(reports: Reports) -> Iterator[Section]:
     """Every table that has rows; of reports whose columns differ, those like the first."""
-    firsts: dict[str, Table] = {}
+    firsts: dict[str, FigureTable] = {}
     for report in reports.reports:
         for table in shown_tables(report):
             firsts.setdefault(table.name, table)
@@ -183,8 +186,11 @@ def _metrics(reports: Reports) -> Iterator[Section]:
         )
 
 
-def _rows(first: Table, report: Report) -> Sequence[Row]:
-    """The rows of the report's table like the first; causes of idle time in words, not as SQL and JSON name them."""
+def _rows(first: FigureTable, report: Report) -> Sequence[Row]:
+    """Return the rows of the report's table like the first.
+
+    Causes of idle time in words, not as SQL and JSON name them.
+    """
     table = report.table(first.name)
     if table.columns != first.columns:
         return ()

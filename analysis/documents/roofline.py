@@ -10,7 +10,7 @@ from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.reader import path_text
 from molprof.analysis.roofline.operands import RECORD_SHAPES
 from molprof.analysis.roofline.peaks import MEMORY, Peaks
-from molprof.analysis.roofline.read import HEAVY, Group, Roofline
+from molprof.analysis.roofline.read import HEAVY, CallGroup, Roofline
 from molprof.common.document import Document, Field, Section, named, objects, records, table_of
 from molprof.common.values import counted, per, percent_text, time_text
 
@@ -35,6 +35,7 @@ _JSON = (
 
 
 def roofline_document(found: Roofline) -> Document:
+    """Return the document of a roofline."""
     return Document(
         title=f"{path_text(found.info.path)} by shape",
         sections=(*_way(found), _families(found), _groups(found), *_peaks(found.peaks)) if found.has_shapes else (),
@@ -89,7 +90,7 @@ def _way(found: Roofline) -> list[Section]:
 
 def _families(found: Roofline) -> Section:
     """GPU time by family: how much work, and how much of what the GPU could do."""
-    sums: defaultdict[str, list[Group]] = defaultdict(list)
+    sums: defaultdict[str, list[CallGroup]] = defaultdict(list)
     for group in found.groups:
         sums[group.family].append(group)
     rows = sorted((_family(name, groups) for name, groups in sums.items()), key=lambda row: -row["gpu_ns"])
@@ -106,7 +107,7 @@ def _families(found: Roofline) -> Section:
     )  # fmt: skip
 
 
-def _family(name: str, groups: Sequence[Group]) -> dict[str, Any]:
+def _family(name: str, groups: Sequence[CallGroup]) -> dict[str, Any]:
     gpu_ns = sum(group.gpu_ns for group in groups)
     works = [(group.work, group.calls) for group in groups if group.work is not None]
     flops = sum((work.flops or 0) * calls for work, calls in works)

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.base import is_constrained
 from molprof.analysis.compare.rows import ComparedRow
-from molprof.analysis.figures.model import Report, Served
+from molprof.analysis.figures.model import Report, ServedTimes
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.reader import path_text
 from molprof.common.document import Cell, Column, Row, Section, Table
@@ -41,7 +41,10 @@ def _is_cut(run: Run) -> bool:
 
 
 def runs_section(comparison: Comparison) -> Section | None:
-    """A row for each run; None where no time of two of them can be compared, or a sentence has all of two traces."""
+    """Return a row for each run.
+
+    None where no time of two of them can be compared, or a sentence has all of two traces.
+    """
     found = _times(comparison)
     if found is None or (len(comparison.runs) == 2 and not any(it.run or it.served for it in comparison.runs)):
         return None
@@ -112,7 +115,7 @@ def _of_times(row: ComparedRow, place: int, has_intervals: bool) -> tuple[Cell, 
 
 
 def _more(comparison: Comparison) -> Iterator[tuple[str, Unit, list[Cell]]]:
-    """What the constraint takes, and what the answers are; None: not recorded."""
+    """Yield the rows on the constraint's cost and on the answers; None: not recorded."""
     rows = {row.figure.id: row for row in comparison.rows}
     reports = comparison.runs
     yield "processor per step", "number", [Cell(value, "ns") for value in rows["processor_ns"].values]
@@ -123,7 +126,7 @@ def _more(comparison: Comparison) -> Iterator[tuple[str, Unit, list[Cell]]]:
 
 
 def _once(report: Report) -> Cell:
-    """The time of making a constraint, which a run without one does not need."""
+    """Return the time of making a constraint, which a run without one does not need."""
     made_ns = None if report.run is None else report.run.processor_once_ns
     if made_ns is None and is_constrained(report) is False:
         return Cell("none", "text")
@@ -131,7 +134,7 @@ def _once(report: Report) -> Cell:
 
 
 def _valid(report: Report) -> Cell:
-    if isinstance(report.served, Served):
+    if isinstance(report.served, ServedTimes):
         return Cell(report.served.values.get("valid_ratio"), "ratio")
     run = report.run
     if run is None or run.valid_molecules is None or not run.has_answers:

@@ -50,6 +50,6 @@ def _line(function: str, line: int) -> str:
 
 
 def _function(name: str) -> str:
-    """A function before its file, without the outer folders: where that is cut, the function is still there."""
+    """Return a function before its file, without the outer folders: where that is cut, the function is still there."""
     place, _, function = short_source(name).rpartition("): ")
     return f"{function} {place.replace('(', ':')}"

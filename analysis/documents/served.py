@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
-from molprof.analysis.figures.model import Served
+from molprof.analysis.figures.model import ServedTimes
 from molprof.analysis.figures.requests import read_served, window_text
 from molprof.common.attached import Attached
 from molprof.common.document import Cell, Column, Document, Section, Table
@@ -21,8 +21,8 @@ SEEN = {
 
 
 def client_lines(report: Report) -> Iterator[str]:
-    """What the client of a server saw, where the trace has it."""
-    if isinstance(report.served, Served):
+    """Yield the figures of a server's client, where the trace has them."""
+    if isinstance(report.served, ServedTimes):
         served = report.served
         load = [f", {served.concurrency} at a time"] if served.concurrency else []
         load += [f", {number_text(served.rate)} per s"] if served.rate else []
@@ -34,7 +34,7 @@ def client_lines(report: Report) -> Iterator[str]:
             yield f"{window[0].upper()}{window[1:]}."
 
 
-def _invalid_text(served: Served) -> str:
+def _invalid_text(served: ServedTimes) -> str:
     """Which answers are not valid though no token limit ended them, and why."""
     first, *others = served.invalid
     more = f"; {len(others)} more" if others else ""
@@ -43,7 +43,7 @@ def _invalid_text(served: Served) -> str:
 
 
 def attached_document(url: str, runs: Mapping[str, Attached], traces: Sequence[str], notes: Sequence[str]) -> Document:
-    """A row for each figure, of each run; of the runs after the first with the interval of their ratio to it.
+    """Return a row for each figure, of each run; of the runs after the first with the interval of their ratio to it.
 
     runs: by name, which took turns; the paths of their traces; notes: what else is to be said.
     """

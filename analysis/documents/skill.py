@@ -32,7 +32,7 @@ _SQL = """\
 
 
 def skill_files() -> dict[str, str]:
-    """The files of the folder by name."""
+    """Return the files of the folder by name."""
     known = catalog()
     rows = (f"| {item.text} | [{item.id}](questions/{item.id}.md) |" for item in QUESTIONS)
     index = "\n".join(("| question | page |", "| --- | --- |", *rows))
@@ -47,7 +47,7 @@ def skill_files() -> dict[str, str]:
 
 
 def _example(module: Module) -> str:
-    """The query of the example, with its values."""
+    """Return the query of the example, with its values."""
     text = module.example.rstrip().rstrip(";")
     for name, value in module.defaults:
         text = text.replace(f"${name}", value)

@@ -12,7 +12,7 @@ from molprof.analysis.compare.recorded import StepDifference, TraceDifference
 from molprof.analysis.compare.rows import ComparedRow
 from molprof.analysis.documents.runs import by_token, listed
 from molprof.analysis.documents.served import SEEN
-from molprof.analysis.figures.model import Served
+from molprof.analysis.figures.model import ServedTimes
 from molprof.analysis.figures.requests import window_text
 from molprof.analysis.figures.run_model import Run
 from molprof.common.values import (
@@ -59,7 +59,7 @@ def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _of_several(comparison: Comparison) -> str:
-    """What each run takes against the first, then what must be known of their times and answers."""
+    """Return the sentences on each run against the first, then on what limits their times and answers."""
     labels, row = comparison.labels, comparison.tokens if by_token(comparison) else comparison.wall
     known = [(place, item) for place, item in enumerate(comparison.differences, 1) if item is not None]
     first, per_what = time_text(row.numbers(0)[0]), " per token" if by_token(comparison) else ""
@@ -105,7 +105,7 @@ def _statement(comparison: Comparison, place: int) -> str:
     if difference is None or report.run is None or first.run is None:
         steps = _steps(comparison, place)
         said = " ".join(filter(None, (steps, _span(comparison, place, bool(steps)), _phases(comparison, place))))
-        if isinstance(report.served, Served) and isinstance(first.served, Served):
+        if isinstance(report.served, ServedTimes) and isinstance(first.served, ServedTimes):
             text = f"{_served(comparison, place)}{f' {said}' if said else ''}"
             return text + unlike_surroundings(comparison.surroundings[0], comparison.surroundings[place])
         text = f"{said} Which is faster without the profiler is not recorded."
@@ -123,7 +123,7 @@ def _statement(comparison: Comparison, place: int) -> str:
 
 
 def _served(comparison: Comparison, place: int) -> str:
-    """What clients saw of two runs of requests to a server."""
+    """Return the sentence on what clients saw of two runs of requests to a server."""
     label, first_label, rows = comparison.labels[place], comparison.labels[0], {}
     for row in comparison.rows:
         here, there = row.numbers(place)
@@ -173,7 +173,7 @@ def _per_token(comparison: Comparison, place: int) -> str:
 
 
 def _at_limit(comparison: Comparison, places: Sequence[int], so: str) -> str:
-    """A sentence on answers that the token limit ended; empty without them."""
+    """Return a sentence on answers that the token limit ended; empty without them."""
     named = [(comparison.labels[at], run) for at in places if (run := comparison.runs[at].run) is not None]
     cut = [(label, run) for label, run in named if run.cut_answers]
     if not cut:
@@ -192,7 +192,7 @@ def _of_each(texts: Sequence[str], runs: Sequence[tuple[str, Run]], count: int) 
 
 
 def _steps(comparison: Comparison, place: int) -> str:
-    """The recorded steps of median time with their GPU work, where both traces mark steps of one kind."""
+    """Return the recorded steps of median time with their GPU work, where both traces mark steps of one kind."""
     here, there = comparison.runs[place].typical_step, comparison.runs[0].typical_step
     if here is None or there is None or (here.source, here.kind) != (there.source, there.kind):
         return ""
@@ -229,7 +229,7 @@ def _span(comparison: Comparison, place: int, follows: bool) -> str:
 
 
 def _exposed(comparison: Comparison, place: int, of: TraceDifference | StepDifference) -> str:
-    """What of the busy time's difference is exposed communication, if that is much of the span's."""
+    """Return the sentence on exposed communication, where it is much of the difference of the busy time; else empty."""
     steps = of.steps if isinstance(of, StepDifference) else (1, 1)
     before, after = (
         (0 if (found := comparison.runs[number].bottleneck) is None else found.parts.get("communication", 0)) / count
@@ -241,7 +241,7 @@ def _exposed(comparison: Comparison, place: int, of: TraceDifference | StepDiffe
 
 
 def _phases(comparison: Comparison, place: int) -> str:
-    """The phases of engines that differ most, per step."""
+    """Return the phases of engines that differ most, per step."""
     item = comparison.phase_differences[place - 1]
     if item is None:
         return ""
@@ -252,7 +252,7 @@ def _phases(comparison: Comparison, place: int) -> str:
 
 
 def _validity(comparison: Comparison, places: Sequence[int]) -> str:
-    """Valid molecules where a run has few, or far fewer: a time says little about unusable answers."""
+    """Return the sentence on valid molecules, where a run has few or far fewer; empty elsewhere."""
     runs = [(comparison.labels[at], run) for at in places if (run := comparison.runs[at].run) is not None]
     known = [per(run.valid_molecules, run.molecules) for _, run in runs]
     ratios = [ratio for ratio in known if ratio is not None]
@@ -272,7 +272,7 @@ def _validity(comparison: Comparison, places: Sequence[int]) -> str:
 
 
 def _parts(difference: Difference) -> str:
-    """The causes, in both directions, and how much is the machine's."""
+    """Return the causes, in both directions, and how much is the machine's."""
     text, machine_ns = _causes(difference), _machine_ns(difference)
     if not machine_ns:
         return text
@@ -304,7 +304,7 @@ def _causes(difference: Difference) -> str:
 
 
 def _machine_ns(difference: Difference) -> int:
-    """What of the difference is the machine's; 0 where that is too little for a word."""
+    """Return the part of the difference that is the machine's; 0 where that is too little to mention."""
     machine_ns = sum(ns for part, ns in known_parts(difference).items() if group_of(part) == MACHINE)
     return 0 if abs(machine_ns) < _LEAST_MACHINE_RATIO * abs(difference.wall_ns) else machine_ns
 

@@ -13,7 +13,7 @@ from molprof.analysis.facts import GPU_CALLS
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.patterns import Glob
 from molprof.analysis.facts.slices import Total
-from molprof.analysis.facts.source import Source
+from molprof.analysis.facts.source import SourceFacts
 
 LAUNCH, GRAPH_LAUNCH = "launch", "graph_launch"
 # What an XPU's runtime asks of the driver (zeCommandListAppendLaunchKernel).
@@ -75,7 +75,7 @@ def waits(name: str) -> bool:
     return _COPY.matches(name) and not any(pattern.matches(name) for pattern in _NOT_WAITING)
 
 
-class CallFacts(Source):
+class CallFacts(SourceFacts):
     """Calls of the runtime and driver."""
 
     @cached_property

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.facts.gaps import Array, Work
+from molprof.analysis.facts.gaps import Array, GpuWork
 
 
 class Form(Struct, frozen=True):
@@ -30,7 +30,7 @@ class Chains(Struct, frozen=True):
 NO_CHAINS = Chains((), *(np.empty(0, dtype=np.int64) for _ in range(4)))
 
 
-def find_chains(work: Work, name_of: Array, forms: Sequence[Form]) -> Chains:
+def find_chains(work: GpuWork, name_of: Array, forms: Sequence[Form]) -> Chains:
     """Return the chains of the work. name_of: of each piece of work, the number of its name."""
     order = np.lexsort((work.id, work.ts, work.stream, work.device))
     names, duration = name_of[order], (work.ts_end - work.ts)[order]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.facts.gaps import Array, Work
+from molprof.analysis.facts.gaps import Array, GpuWork
 from molprof.analysis.facts.intervals import Coverage, ends_before, on_one_line
 
 # Keys of which a pair can be told by the bits of one int64.
@@ -23,7 +23,7 @@ class Exposure(Struct, frozen=True):
     exposed: Array
 
 
-def exposure(work: Work, keys: Array, size: int) -> Exposure:
+def exposure(work: GpuWork, keys: Array, size: int) -> Exposure:
     """Return busy and exposed time of each key below `size`. keys: of each piece of work."""
     merged = Coverage(work.device * size + keys, work.ts, work.ts_end)
     key = merged.keys % size
@@ -37,7 +37,7 @@ def exposure(work: Work, keys: Array, size: int) -> Exposure:
     return Exposure(busy, exposed)
 
 
-def overlapping(work: Work) -> Array:
+def overlapping(work: GpuWork) -> Array:
     """Return whether each piece of work runs at the same time as other work of its device, in part at least: bool."""
     before = ends_before(work.device, work.ts, work.ts_end)
     found: Array = (before >= 0) & (work.ts < work.ts_end[before])
@@ -45,15 +45,15 @@ def overlapping(work: Work) -> Array:
     return found
 
 
-def alone_ns(work: Work, chosen: Array, overlaps: Array) -> int:
+def alone_ns(work: GpuWork, chosen: Array, overlaps: Array) -> int:
     """Return how long chosen work runs on a device and no other does, devices added up. overlaps: as `overlapping`."""
     single = chosen & ~overlaps
-    among = Work(*(getattr(work, name)[overlaps] for name in work.__struct_fields__))
+    among = GpuWork(*(getattr(work, name)[overlaps] for name in work.__struct_fields__))
     beside = int(exposure(among, chosen[overlaps].astype(np.int64), 2).exposed[1]) if len(among.ts) else 0
     return int((work.ts_end - work.ts)[single].sum()) + beside
 
 
-def shared_time(work: Work, keys: Array, size: int) -> Array:
+def shared_time(work: GpuWork, keys: Array, size: int) -> Array:
     """Return how long work of each pair of keys runs at the same time, ns: int64, (size, size), symmetric, 0 inside.
 
     Raises ValueError for more than MOST_PAIRED keys.
@@ -85,7 +85,7 @@ def _moments(device: Array, merged: Coverage, amounts: Array) -> tuple[Array, Ar
     return length[some], running[some], total[some]
 
 
-def concurrency(work: Work) -> tuple[Array, Array, Array]:
+def concurrency(work: GpuWork) -> tuple[Array, Array, Array]:
     """Return device, number of pieces of work, and how long just so many run there from its first work to its last, ns.
 
     Rows stand in order of device and number; none is of 0 ns.

@@ -18,7 +18,7 @@ from molprof.analysis.facts.phases import Phases, innermost
 from molprof.analysis.facts.recording import is_own_mark, recorded_spans
 from molprof.analysis.facts.slices import COMPILED, DATA, DRIVER, OPERATOR, RECORDED, RUNTIME
 from molprof.analysis.facts.source import Lanes, looked_up
-from molprof.analysis.facts.steps import Marks, Steps, busy_marks, lanes_of, steps_of, whole_steps
+from molprof.analysis.facts.steps import StepMarks, Steps, busy_marks, lanes_of, steps_of, whole_steps
 
 _PHASES = """
 SELECT id, ts, ts + dur AS ts_end, upid, tid, phase
@@ -86,7 +86,7 @@ class Facts(MemoryFacts):
         return phase, idle, waited
 
     def _bound(self, lanes: Phases) -> tuple[Array, Array, Array]:
-        """The same for phases that do not overlap, with threads as tracks."""
+        """Return the same for phases that do not overlap, with threads as tracks."""
         phase, track, ts, ts_end = (getattr(lanes, name) for name in lanes.__struct_fields__)
         calls = self.calls
         sync = self.syncs
@@ -192,7 +192,7 @@ class Facts(MemoryFacts):
             threads.setdefault(row[4:6], len(threads))
         ids, ranks, ts, ts_end = (np.array([row[place] for row in rows], dtype=np.int64) for place in (0, 1, 6, 7))
         thread = np.array([threads[row[4:6]] for row in rows], dtype=np.int64)
-        marks = Marks(ids, ranks, np.array([row[2] == "loop" for row in rows], dtype=bool), thread, ts, ts_end)
+        marks = StepMarks(ids, ranks, np.array([row[2] == "loop" for row in rows], dtype=bool), thread, ts, ts_end)
         if "function" in forms:
             # A call with nothing to run is no step: it launches nothing, or, where nothing is, runs no operators.
             launches = np.append(self.launches, self.graph_launches)
@@ -204,7 +204,7 @@ class Facts(MemoryFacts):
         ts, ts_end, is_whole = steps.ts, steps.ts_end, np.ones(len(steps.id), dtype=bool)
         if "loop" not in forms and any(row[3] for row in rows):
             zeros = np.zeros(len(phases.id), dtype=np.int64)
-            spans = Marks(phases.id, zeros, zeros, phases.thread, phases.ts, phases.ts_end)
+            spans = StepMarks(phases.id, zeros, zeros, phases.thread, phases.ts, phases.ts_end)
             names = self.phase_names
             is_schedule = np.array([names[number] == "schedule" for number in phases.id.tolist()], dtype=bool)
             ts, ts_end, is_whole = whole_steps(steps, spans.some(is_schedule), spans)
@@ -268,7 +268,7 @@ class Facts(MemoryFacts):
         return self.placed(self.calls.id, self.phase_lanes)
 
     def call_sums(self, group_of: Array) -> dict[int, list[int]]:
-        """Launches, graph launches, kernels, GPU time, host syncs and their time of the calls of each group.
+        """Return launches, graph launches, kernels, GPU time, host syncs and their time of the calls of each group.
 
         group_of: the group of each call. The GPU work that a call started is its own. Group NONE is all that is in no
         group, work without a recorded call too.

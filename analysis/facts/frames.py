@@ -63,7 +63,7 @@ SELECT id FROM molprof_any_step
 """
 
 
-class Label(NamedTuple):
+class FrameLabel(NamedTuple):
     """What a frame is."""
 
     kind: str  # module, range, function, library, molprof (its marks, which no path holds) or operator
@@ -83,7 +83,7 @@ class Frames(Struct, frozen=True):
     path: Array  # index of the path of frames around it, with the frame that it is; NONE for no frames
     outer: Array  # of each path the one around it, which stands before it; NONE
     name: Array  # of each path the label of the innermost frame
-    labels: list[Label]  # distinct ones
+    labels: list[FrameLabel]  # distinct ones
 
     def index(self, ids: Array) -> Array:
         """Return the index of each slice, which must be among them."""
@@ -218,7 +218,7 @@ class FrameFacts(MarkFacts):
         return own
 
     def _on_own_thread(self, parent: Array, stack: Array) -> tuple[Array, Array]:
-        """The slice around each slice, for those on lanes that of their own thread; and these.
+        """Return the slice around each slice, for those on lanes that of their own thread; and these.
 
         On a lane all ranges, and the outermost of the others, also of those in ranges, lie in their own thread.
         """
@@ -251,7 +251,7 @@ class FrameFacts(MarkFacts):
         return categories, which
 
     def _rows_of(self, ids: Array) -> list[tuple[Any, ...]]:
-        """What is known of each slice."""
+        """Return the row of each slice."""
         return self.rows(_LABELS.format(ids=ids.tolist()), "python_functions")
 
     def _long_functions(self, stack: Array) -> Array:
@@ -265,15 +265,15 @@ class FrameFacts(MarkFacts):
         chosen: Array = long[np.array([name == "python_function" for name in categories], dtype=bool)[which]]
         return chosen
 
-    def _labels(self, items: Array, stack: Array) -> tuple[Array, list[Label]]:
-        """The label of each slice; NONE for those that are no frames, as annotations that mark steps."""
+    def _labels(self, items: Array, stack: Array) -> tuple[Array, list[FrameLabel]]:
+        """Return the label of each slice; NONE for those that are no frames, as annotations that mark steps."""
         _, first, which = np.unique(stack[items], return_index=True, return_inverse=True)
-        numbers: dict[Label, int] = {}
+        numbers: dict[FrameLabel, int] = {}
         of_stack = [
             NONE
             if kind is None
             else numbers.setdefault(
-                Label(kind, name, text, *((of_class, number) if kind == "module" else (None, 0))), len(numbers)
+                FrameLabel(kind, name, text, *((of_class, number) if kind == "module" else (None, 0))), len(numbers)
             )
             for _, kind, name, text, of_class, number in self._rows_of(items[first])
         ]

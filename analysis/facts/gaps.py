@@ -43,7 +43,7 @@ _LAUNCHING, _SHORT, _NOT_RECORDED, _OTHER_STREAM, _OTHER = range(7, 12)
 Array = np.ndarray
 
 
-class Work(Struct, frozen=True):
+class GpuWork(Struct, frozen=True):
     """GPU work in order of device, start and slice: arrays of int64, one entry per kernel, copy or set."""
 
     id: Array  # slice
@@ -66,7 +66,7 @@ class Gaps(Struct, frozen=True):
     queue: Array  # NOT_RECORDED, QUEUED, NOTHING or LATE
 
 
-def device_gaps(work: Work) -> Gaps:
+def device_gaps(work: GpuWork) -> Gaps:
     """Return the gaps between the work of each device."""
     before = ends_before(work.device, work.ts, work.ts_end)
     following = np.flatnonzero((before >= 0) & (work.ts > work.ts_end[before]))
@@ -83,14 +83,14 @@ def device_gaps(work: Work) -> Gaps:
     return Gaps(following, last, ts, ts_end, queue)
 
 
-def _is_late(work: Work, following: Array, ts: Array) -> Array:
+def _is_late(work: GpuWork, following: Array, ts: Array) -> Array:
     """Return whether work that ends gaps begins late after its call, where the call is recorded."""
     call_end = work.call_end[following]
     is_late: Array = work.ts[following] - call_end > np.maximum(LATE_NS, call_end - ts)
     return is_late
 
 
-def queue_depth(work: Work, devices: Array, moments: Array) -> Array:
+def queue_depth(work: GpuWork, devices: Array, moments: Array) -> Array:
     """Return how many pieces of work were queued on or ran on each device just before a call began at each moment.
 
     Those whose call is not recorded do not count.
@@ -103,7 +103,7 @@ def queue_depth(work: Work, devices: Array, moments: Array) -> Array:
     return depth
 
 
-def busy_time(work: Work, gaps: Gaps, devices: int) -> tuple[Array, Array, Array]:
+def busy_time(work: GpuWork, gaps: Gaps, devices: int) -> tuple[Array, Array, Array]:
     """Return span, idle time between the first and last work, and number of pieces of work of each device."""
     count = np.bincount(work.device, minlength=devices)
     first = np.full(devices, np.iinfo(np.int64).max)
@@ -130,7 +130,7 @@ class Idle(Struct, frozen=True):
     before: Array  # index of the call of the work before a gap in which nothing is queued; NONE
 
 
-def idle_time(work: Work, gaps: Gaps, recorded: tuple[Array, Array]) -> Idle:
+def idle_time(work: GpuWork, gaps: Gaps, recorded: tuple[Array, Array]) -> Idle:
     """Return all idle time of the devices.
 
     recorded: of each piece of work, the first and the last recorded moment of its rank.
@@ -263,7 +263,7 @@ class Parts(Struct, frozen=True):
     time_ns: Array
 
 
-def idle_parts(work: Work, idle: Idle, windows: Windows, waited: Windows, host: HostTime) -> Parts:
+def idle_parts(work: GpuWork, idle: Idle, windows: Windows, waited: Windows, host: HostTime) -> Parts:
     """Return what all idle time went to; the parts of each idle time add up to it."""
     size = len(idle.ts)
     times = []
@@ -295,7 +295,7 @@ def idle_parts(work: Work, idle: Idle, windows: Windows, waited: Windows, host: 
     return Parts(rows[some], causes[some], amounts[some])
 
 
-def _of_other_stream(work: Work, idle: Idle) -> Array:
+def _of_other_stream(work: GpuWork, idle: Idle) -> Array:
     """Return whether work waited for another stream: it was called while work ran, of other streams alone at the end,
     and began soon after.
 

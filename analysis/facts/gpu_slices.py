@@ -43,7 +43,7 @@ class GpuSlices(Struct, frozen=True):
     labels: tuple[Label, ...]  # distinct ones
 
 
-class _Args(Struct):
+class _GpuArgs(Struct):
     """Args of a call or of GPU work."""
 
     correlation: Any = UNSET
@@ -51,7 +51,7 @@ class _Args(Struct):
     device: Any = UNSET
 
 
-_decode = msgspec.json.Decoder(_Args | None).decode
+_decode = msgspec.json.Decoder(_GpuArgs | None).decode
 
 
 def fed(ids: Array, kinds: Array, labels: Sequence[Label], args: Sequence[bytes], number: Array) -> GpuSlices:
@@ -60,7 +60,7 @@ def fed(ids: Array, kinds: Array, labels: Sequence[Label], args: Sequence[bytes]
     kinds: index of each one's kind, of which `labels` and `args`, as JSON, are told. number: the correlation number of
     each slice; NO_NUMBER where it is not an integer, or among the args.
     """
-    decoded = [_decode(text) or _Args() for text in args]
+    decoded = [_decode(text) or _GpuArgs() for text in args]
     numbers = _integers(labels, "correlation number", [one.correlation for one in decoded], NO_NUMBER)
     streams = _integers(
         labels,

@@ -56,7 +56,7 @@ class Nodes(Struct, frozen=True):
     gap_ns: Array  # from the end of all earlier work of its launch, 0 where they overlap; NONE for the first
 
 
-class Spread(Struct, frozen=True):
+class GroupValues(Struct, frozen=True):
     """Values by group: arrays of int64."""
 
     count: Array
@@ -137,7 +137,7 @@ def _positions(work: GraphWork, of: Array, place: Array, graph: Array, replay: A
     return np.where(node_key[same] == node_key, place[same], NONE)
 
 
-def spread(groups: Array, values: Array, size: int) -> Spread:
+def spread(groups: Array, values: Array, size: int) -> GroupValues:
     """Return the number of values, their median, extremes and sum of each group below `size`; NONE without values."""
     order = np.lexsort((values, groups))
     count = np.bincount(groups, minlength=size)
@@ -148,4 +148,4 @@ def spread(groups: Array, values: Array, size: int) -> Spread:
         column[some] = values[order][index[some]]
     sums = np.zeros(size, dtype=np.int64)
     np.add.at(sums, groups, values)
-    return Spread(count, middle, least, most, sums)
+    return GroupValues(count, middle, least, most, sums)

@@ -18,7 +18,7 @@ _DENSE = 16
 _PIECE = 1 << 17
 
 
-class Line:
+class KeyedLine:
     """Moments of several keys on one line of int64: those of a larger key are all larger.
 
     Order and equality of known moments of a key stay; differences do not where the line would be too long for int64.
@@ -49,7 +49,7 @@ def on_one_line(keys: Sequence[np.ndarray], times: Sequence[np.ndarray]) -> list
 
     Order and equality within a key stay; differences do not where the line would be too long for int64.
     """
-    line = Line(keys, times)
+    line = KeyedLine(keys, times)
     return [line.at(*pair) for pair in zip(keys, times, strict=True)]
 
 
@@ -192,7 +192,7 @@ class Coverage:
         self.keys, self.starts, self.ends = _merged(keys, starts, ends)
         # Covered before each of them, over all keys.
         self._before = np.append(0, np.cumsum(self.ends - self.starts))
-        self._line = Line([self.keys], [self.starts])
+        self._line = KeyedLine([self.keys], [self.starts])
         self._begins = self._line.at(self.keys, self.starts)
 
     @property
@@ -255,14 +255,14 @@ class Depth:
         return self._until(keys, ends) - self._until(keys, starts)
 
     @staticmethod
-    def _side(keys: np.ndarray, moments: np.ndarray) -> tuple[Line, np.ndarray, np.ndarray]:
-        """Starts or ends: their line, they in order on it, and the sums of their times."""
+    def _side(keys: np.ndarray, moments: np.ndarray) -> tuple[KeyedLine, np.ndarray, np.ndarray]:
+        """Start or end: their line, they in order on it, and the sums of their times."""
         order = np.lexsort((moments, keys))
-        line = Line([keys], [moments])
+        line = KeyedLine([keys], [moments])
         return line, line.at(keys, moments)[order], np.append(0, np.cumsum(moments[order]))
 
     def _until(self, keys: Any, moments: Any) -> Any:
-        """What is shared until each moment, and a sum for each key that is the same for all of its moments."""
+        """Return what is shared until each moment, and a sum for each key that is the same for all of its moments."""
         begun, ended = (np.searchsorted(edges, line.at(keys, moments), side="right") for line, edges, _ in self._sides)
         begun_ns, ended_ns = (sums for *_, sums in self._sides)
         return (begun - ended) * moments - begun_ns[begun] + ended_ns[ended]

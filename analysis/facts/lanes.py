@@ -25,7 +25,7 @@ def assign_lanes(
     deepest: int = _DEEPEST,
     kinds: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Sets the lane of each slice, int32: 0 for its own track, 1, 2, ... for others; returns those that are too deep.
+    """Set the lane of each slice, int32: 0 for its own track, 1, 2, ... for others; returns those that are too deep.
 
     A track of the trace processor is a stack: slices on it are nested or disjoint (touching is disjoint). By time, the
     longer first, a slice that would outlive the one it started in, or that has `deepest` around it, moves to the next
@@ -131,7 +131,7 @@ def _moving(
 
 
 def _first_lanes(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> np.ndarray:
-    """The lanes of slices, in track order, from 0; for many lanes."""
+    """Return the lanes of slices, in track order, from 0; for many lanes."""
     found: np.ndarray = np.zeros(len(starts_ns), dtype=np.int32)
     open_ends: list[list[int]] = []  # by lane
     latest: np.ndarray = np.empty(0, dtype=np.int64)  # that a slice on the lane may end now
@@ -153,5 +153,8 @@ def _first_lanes(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> np
 
 
 def _doubled(starts_ns: np.ndarray, ends_ns: np.ndarray) -> tuple[list[int], list[int]]:
-    """Starts and ends in half ns, where an empty slice lasts one: so long do those of one moment nest in the engine."""
+    """Return starts and end in half ns, where an empty slice lasts one.
+
+    So long do those of one moment nest in the engine.
+    """
     return (2 * starts_ns).tolist(), (2 * ends_ns + (starts_ns == ends_ns)).tolist()

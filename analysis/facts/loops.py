@@ -203,7 +203,7 @@ def loop_phases(marks: PhaseMarks, calls: GenerateCalls) -> LoopPhases:
     )
 
     def last(some: Array) -> Array:
-        """The one of some that ends last of those before each mark in its step."""
+        """Return the one of some that ends last of those before each mark in its step."""
         return ends_before(of_step, ts, ts_end, some)
 
     chosen, sampled, prepared = last(is_processor | is_forward & is_slice[mark]), last(is_sampling), last(is_prepare)
@@ -294,7 +294,7 @@ def _last_of(some: Array, thread: Array) -> Array:
 
 
 def _shifted(texts: Array, group: Array, by: int) -> Array:
-    """The text so many places before each in its group; "" for none."""
+    """Return the text so many places before each in its group; "" for none."""
     found = np.full(len(texts), "", dtype=object)
     same = np.flatnonzero(group[by:] == group[:-by])
     found[same + by] = texts[same]
@@ -302,12 +302,12 @@ def _shifted(texts: Array, group: Array, by: int) -> Array:
 
 
 def _next_ts(ts: Array, group: Array) -> Array:
-    """The next start in the group of each one; NONE for the last."""
+    """Return the next start in the group of each one; NONE for the last."""
     return np.where(np.append(group[1:] == group[:-1], False)[: len(ts)], np.append(ts[1:], NONE)[: len(ts)], NONE)
 
 
 def _latest(ends: Array, group: Array, groups: int) -> Array:
-    """The latest end of each group."""
+    """Return the latest end of each group."""
     found = np.zeros(groups, dtype=np.int64)
     np.maximum.at(found, group, ends)
     return found

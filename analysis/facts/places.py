@@ -68,7 +68,7 @@ class Level(NamedTuple):
 NO_LEVEL = Level("", "", None, None)
 
 
-class Place(NamedTuple):
+class Enclosing(NamedTuple):
     """What is around something: the innermost of each kind, and all modules."""
 
     operator: str | None = None
@@ -84,7 +84,7 @@ class Place(NamedTuple):
         """The innermost function, of a library only where there is no other."""
         return self.function or self.library
 
-    def within(self, kind: str | None, name: str, module_class: str) -> Place:
+    def within(self, kind: str | None, name: str, module_class: str) -> Enclosing:
         """Return what is around something in a slice of a kind in this place."""
         if kind == "library":
             return self._replace(library=name)
@@ -111,7 +111,7 @@ class Place(NamedTuple):
                 level = level.outer
 
 
-NOWHERE = Place()
+NOWHERE = Enclosing()
 # Kind, name, and class of a module of that name.
 Kind = tuple[str | None, str, str]
 
@@ -119,7 +119,7 @@ Kind = tuple[str | None, str, str]
 class IdlePlaces(Struct, frozen=True):
     """Idle time by place: one entry for each with any, the first that of nothing recorded if it has any."""
 
-    places: Sequence[Place]
+    places: Sequence[Enclosing]
     count: Array  # idle times with some of it
     time_ns: Array
     slice_id: Array  # its first slice; NONE for nothing recorded, and for functions that the engine does not have
@@ -127,17 +127,17 @@ class IdlePlaces(Struct, frozen=True):
     is_call: Array  # a call of the GPU, which waits: bool
 
 
-class Places:
+class EnclosingIndex:
     """Places of what one trace holds."""
 
     def __init__(self, facts: Facts, stacks: Stacks | None = None) -> None:
         """stacks: Python stacks that the engine does not have."""
         self._facts, self._stacks = facts, stacks
-        self._known: dict[int, Place] = {NONE: NOWHERE}
+        self._known: dict[int, Enclosing] = {NONE: NOWHERE}
 
     def added_up(
         self, ids: Array, numbers: Array, counts: Array | int, times: Array | int
-    ) -> list[tuple[Place, int, int]]:
+    ) -> list[tuple[Enclosing, int, int]]:
         """Return each place of slices with the sum of their counts, and of their times, ns.
 
         numbers: equal where all names around are, as the engine has them (`stack_id`).
@@ -159,11 +159,11 @@ class Places:
             place = engine_places[firsts[number]]
             if stacks is not None:
                 functions = self._functions[path - 1]
-                place = Place(*place[:2], *functions[2:5], level=place.level, stack=functions.level)
+                place = Enclosing(*place[:2], *functions[2:5], level=place.level, stack=functions.level)
             rows.append((place, count, time_ns))
         return rows
 
-    def of_slices(self, ids: Sequence[int]) -> dict[int, Place]:
+    def of_slices(self, ids: Sequence[int]) -> dict[int, Enclosing]:
         """Return what is around slices, themselves included, as the engine has it; and around all that is around."""
         found = self._known
         if asked := [number for number in ids if number not in found]:
@@ -218,7 +218,7 @@ class Places:
         )
 
     @cached_property
-    def _functions(self) -> dict[int, Place]:
+    def _functions(self) -> dict[int, Enclosing]:
         """What the paths of the stacks hold."""
         assert self._stacks is not None
         _, _, outer, name = self._stacks.nested
@@ -248,8 +248,8 @@ class Places:
         return {track: (pid, tid) for track, pid, tid in self._facts.rows(TRACKS, None)}
 
 
-def _of_paths(outer: Array, kinds: Iterable[Kind]) -> dict[int, Place]:
-    """What paths hold, each behind the one around it."""
+def _of_paths(outer: Array, kinds: Iterable[Kind]) -> dict[int, Enclosing]:
+    """Return the location of each path, from the outermost to the innermost."""
     found = {NONE: NOWHERE}
     for number, (inside, kind) in enumerate(zip(outer.tolist(), kinds, strict=True)):
         found[number] = found[inside].within(*kind)

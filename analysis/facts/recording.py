@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from molprof.analysis.facts.gaps import Array, Work
+from molprof.analysis.facts.gaps import Array, GpuWork
 from molprof.analysis.facts.slices import GPU_WORK_NUMBERS, PROFILER, RECORDED, Slices
 
 # Frames that last until the profiler is stopped, innermost first, in its words since torch 1.8.
@@ -56,7 +56,7 @@ def profiler_spans(slices: Slices, stops: Array, ranks_of: Callable[[Array], Arr
     return ranks[kept], starts[kept], ends[kept]
 
 
-def recorded_spans(recorded: Spans, work: Work, work_ranks: Array, profiler: Spans) -> Spans:
+def recorded_spans(recorded: Spans, work: GpuWork, work_ranks: Array, profiler: Spans) -> Spans:
     """Return the first and the last recorded moment of each rank.
 
     recorded: operators, calls, annotations and GPU work. profiler: see `profiler_spans`. What lies before the span of

@@ -143,7 +143,7 @@ def without_tracks(fed: FedSlices) -> tuple[list[tuple[int, int]], Slices]:
 
 
 def _fed_gpu(fed: FedSlices, category: Array) -> GpuSlices:
-    """The calls and GPU work that the reader fed. category: of each label."""
+    """Return the calls and GPU work that the reader fed. category: of each label."""
     is_linked = np.isin(category, _LINKED)
     labels = np.flatnonzero(is_linked)
     ids = np.flatnonzero(is_linked[fed.label])

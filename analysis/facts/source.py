@@ -49,7 +49,7 @@ def looked_up(numbers: Array, values: Mapping[int, int]) -> Array:
     return found
 
 
-class Source:
+class SourceFacts:
     """An engine that holds a trace, and what facts ask of it, each asked once."""
 
     def __init__(self, engine: TraceProcessor) -> None:
@@ -110,7 +110,7 @@ class Source:
         return bool(self._track_ranks)
 
     def ranks_of(self, tracks: Array) -> Array:
-        """The rank of each track; NONE where it has none."""
+        """Return the rank of each track; NONE where it has none."""
         if not self._track_ranks:
             return np.full(len(tracks), NONE)
         return looked_up(tracks, self._track_ranks)
@@ -161,15 +161,15 @@ class Source:
         return found
 
     def rows(self, sql: str, module: str | None) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
+        """Return the rows of a query."""
         return list(zip(*(column.tolist() for column in self._read(sql, module).values()), strict=True))
 
     def numbers(self, sql: str, module: str | None) -> list[Array]:
-        """The columns of a query of integers."""
+        """Return the columns of a query of integers."""
         return [column.astype(np.int64) for column in self._read(sql, module).values()]
 
     def _read(self, sql: str, module: str | None) -> dict[str, Any]:
-        """The columns of a query, which may use a module of the package."""
+        """Return the columns of a query, which may use a module of the package."""
         if self._silent == threading.get_ident():
             raise EngineError("another thread asks the trace processor")
         include = f"INCLUDE PERFETTO MODULE {PACKAGE}.{module};\n" if module else ""

@@ -43,13 +43,15 @@ ORDER BY id;"""
 
 
 def of_rows(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """The statements that make a table of rows. columns: name and type of each."""
+    """Return the statements that make a table of rows. columns: name and type of each."""
     sources = (f"FROM json_each('[{text}]')" for text in (part.replace("'", "''") for part in _texts(rows)))
     return _statements(name, columns, lambda _, place: f"value ->> {place}", sources)
 
 
 def of_ids(name: str, columns: Sequence[str], ids: Sequence[np.ndarray]) -> list[str]:
-    """The statements that make a table of one or two columns of ids, negative ones NULL: a third of the time of rows.
+    """Return the statements that make a table of one or two columns of ids, negative ones NULL.
+
+    A third of the time of rows.
 
     ids: int64, in one integer for each row; all are below 2**31.
     """
@@ -63,7 +65,7 @@ def of_ids(name: str, columns: Sequence[str], ids: Sequence[np.ndarray]) -> list
 
 
 def _texts(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """The rows as JSON, in as few texts as the length of a statement allows; a row is never cut."""
+    """Yield the rows as JSON, in as few texts as the length of a statement allows; a row is never cut."""
     left, parts, size = iter(rows), list[bytes](), 0
     while some := list(itertools.islice(left, _ROWS)):
         text = msgspec.json.encode(some)[1:-1]
@@ -77,7 +79,10 @@ def _texts(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
 
 
 def module(tables: Mapping[str, Sequence[str]]) -> str:
-    """The module `molprof.facts`: it makes tables, of which these are the columns, from events of an exported trace."""
+    """Return the module `molprof.facts`.
+
+    It makes tables, of which these are the columns, from events of an exported trace.
+    """
     made = (
         _statement(
             name,
@@ -93,7 +98,10 @@ def module(tables: Mapping[str, Sequence[str]]) -> str:
 def _statements(
     name: str, columns: Sequence[str], value: Callable[[str, int], str], sources: Iterable[str]
 ) -> list[str]:
-    """The statement that makes a table of a source; of several, those of a table for each, then one of them all."""
+    """Return the statement that makes a table of a source.
+
+    Of several, those of a table for each, then one of them all.
+    """
     made = list(sources)
     if len(made) == 1:
         return [_statement(name, columns, value, made[0])]

@@ -13,7 +13,7 @@ from molprof.analysis.facts.source import Lanes
 LEAST_PREFILL_RATIO = 2.0
 
 
-class Marks(Struct, frozen=True):
+class StepMarks(Struct, frozen=True):
     """Slices that may be steps: arrays of int64."""
 
     id: Array  # slice
@@ -23,12 +23,12 @@ class Marks(Struct, frozen=True):
     ts: Array
     ts_end: Array
 
-    def some(self, chosen: Array) -> Marks:
+    def some(self, chosen: Array) -> StepMarks:
         """Return those of some indices, or of a mask."""
-        return Marks(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
+        return StepMarks(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
 
-def steps_of(marks: Marks) -> Marks:
+def steps_of(marks: StepMarks) -> StepMarks:
     """Return the steps in order of thread and start: of the lowest rank, those that lie in no other of their thread.
 
     So no step counts twice, whoever else marks steps too. Those that partly overlap another are steps of their own.
@@ -39,7 +39,7 @@ def steps_of(marks: Marks) -> Marks:
     return best.some((around == NONE) | (best.ts_end > best.ts_end[around]) | best.is_alone)
 
 
-def whole_steps(steps: Marks, schedules: Marks, phases: Marks) -> tuple[Array, Array, Array]:
+def whole_steps(steps: StepMarks, schedules: StepMarks, phases: StepMarks) -> tuple[Array, Array, Array]:
     """Return start and end of the whole of an engine's steps, and whether a schedule before each tells its start.
 
     Marks of engines hold the model's part alone: masks and sampling are outside. A step goes from the schedule of its
@@ -107,7 +107,7 @@ class Steps(Struct, frozen=True):
     by_function: bool  # functions of an engine mark them, which do not name their kind
 
 
-def busy_marks(processes: Array, marks: Marks, of: Array, moments: Array) -> Array:
+def busy_marks(processes: Array, marks: StepMarks, of: Array, moments: Array) -> Array:
     """Return in which marks something of their process begins. of, moments: process and start of what counts."""
     begins, ends, at = on_one_line(
         [processes + 1, processes + 1, of + 1], [marks.ts, marks.ts_end, moments]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.facts.gaps import CAUSES, LATE_NS, NONE, Array, Idle, Parts, Work
+from molprof.analysis.facts.gaps import CAUSES, LATE_NS, NONE, Array, GpuWork, Idle, Parts
 from molprof.analysis.facts.intervals import Coverage
 
 
@@ -23,7 +23,7 @@ class LongSyncs(Struct, frozen=True):
         return Coverage(keys[key], self.ts[sync], self.ts_end[sync])
 
 
-def long_syncs(work: Work, work_ranks: Array, sync: Array, ranks: Array, spans: tuple[Array, Array]) -> LongSyncs:
+def long_syncs(work: GpuWork, work_ranks: Array, sync: Array, ranks: Array, spans: tuple[Array, Array]) -> LongSyncs:
     """Return the host syncs that go on after the last work that was queued when they began, and its own copy, if any.
 
     Until its end such a sync waits for work that is not recorded: further rounds of a loop in a graph (kineto#1062),

@@ -69,7 +69,7 @@ class WorkName(Struct, frozen=True):
 
 
 def _memory_class(category: str, name: str) -> str:
-    """The class of a copy or set: what a copy's name says before its kinds of memory, `memcpy DtoH`."""
+    """Return the class of a copy or set: what a copy's name says before its kinds of memory, `memcpy DtoH`."""
     return "memset" if category == "gpu_memset" else name.partition(" (")[0].replace("Memcpy", "memcpy")
 
 
@@ -123,7 +123,7 @@ class WorkFacts(CallFacts):
         return self.slices.gpu.id[self._work_rows], np.append(self.calls.id, NONE)[self.links.call]
 
     @cached_property
-    def work(self) -> gaps.Work:
+    def work(self) -> gaps.GpuWork:
         """GPU work in order of device, start and slice."""
         gpu, rows = self.slices.gpu, self._work_rows
         ids, device = gpu.id[rows], self._devices[1]
@@ -132,7 +132,7 @@ class WorkFacts(CallFacts):
         ts, ts_end = ts[order], ts_end[order]
         call = self.links.call[order]
         known = call != NONE
-        return gaps.Work(
+        return gaps.GpuWork(
             id=ids[order],
             device=device[order],
             stream=gpu.stream[rows][order],
@@ -211,7 +211,7 @@ class WorkFacts(CallFacts):
         return classes, of_name[self.name_of]
 
     def _kernel_classes(self, kernels: list[str]) -> dict[str, str]:
-        """The class of each kernel: by its name, else by the operator that launched the first of that name."""
+        """Return the class of each kernel: by its name, else by the operator that launched the first of that name."""
         rows = self.rows(_CLASSES, "kernel_patterns")
         patterns, names = [row[0] for row in rows], [row[1] for row in rows]
         classes = {
@@ -271,7 +271,7 @@ class WorkFacts(CallFacts):
         return found
 
     def _operators_of_first(self, kernels: list[str]) -> dict[str, str]:
-        """The innermost operator around the call that started the first kernel of each name, where there is one."""
+        """Return the innermost operator around the call that started the first kernel of each name, where there is one."""
         if not kernels:
             return {}
         slices = self.slices

@@ -16,11 +16,11 @@ from molprof.analysis.figures.model import (
     STACK_CATEGORY,
     Counts,
     DeviceTime,
+    FigureTable,
     Group,
     MemoryOperation,
     Report,
-    Sum,
-    Table,
+    SumCheck,
     TraceFigures,
     agree,
 )
@@ -121,8 +121,8 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
     )
 
 
-def _read_tables(engine: TraceProcessor, has_run: bool) -> tuple[Table, ...]:
-    tables: dict[str, Table] = {}
+def _read_tables(engine: TraceProcessor, has_run: bool) -> tuple[FigureTable, ...]:
+    tables: dict[str, FigureTable] = {}
     for name, query in TABLES.items():
         tables[name] = query.read(engine, has_run, tables)
     return tuple(table for name, table in tables.items() if table.rows or not TABLES[name].optional)
@@ -183,7 +183,7 @@ def refuse_ambiguous(engine: TraceProcessor, path: str) -> None:
 
 def _checks(
     engine: TraceProcessor, trace: TraceFigures, counts: Counts, run: Run | None, manifest: Manifest | None
-) -> Iterator[Sum]:
+) -> Iterator[SumCheck]:
     events = sum(
         count for category, count in trace.events_by_category.items() if trace.stacks or category != STACK_CATEGORY
     )
@@ -228,8 +228,10 @@ def _checks(
         yield _check("wall_time", text, ("host_time",), run.wall_ns.median, phases_ns, tolerance_ratio=0.01)
 
 
-def _check(id_: str, text: str, groups: tuple[Group, ...], left: int, right: int, tolerance_ratio: float = 0.0) -> Sum:
-    return Sum(id_, text, left, right, tolerance_ratio, agree(left, right, tolerance_ratio), groups)
+def _check(
+    id_: str, text: str, groups: tuple[Group, ...], left: int, right: int, tolerance_ratio: float = 0.0
+) -> SumCheck:
+    return SumCheck(id_, text, left, right, tolerance_ratio, agree(left, right, tolerance_ratio), groups)
 
 
 def _of_unfinished_rows(manifest: Manifest) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from molprof.analysis.figures.figure import Figure, TableQuery
 from molprof.analysis.figures.kernels import COUNTERS, KERNELS, LAUNCHES, WORK
-from molprof.analysis.figures.model import Report, Table
+from molprof.analysis.figures.model import FigureTable, Report
 from molprof.analysis.figures.requests import LATENCY, of_served
 from molprof.analysis.figures.settings import SETTINGS
 from molprof.analysis.figures.tables import TABLES as SHARED
@@ -25,6 +25,6 @@ TABLES: dict[str, TableQuery] = {
 }
 
 
-def shown_tables(report: Report) -> list[Table]:
-    """The tables of a report that have rows for people."""
+def shown_tables(report: Report) -> list[FigureTable]:
+    """Return the tables of a report that have rows for people."""
     return [table for table in report.tables if table.rows and table.title]

@@ -113,12 +113,16 @@ class Agreement(Struct, frozen=True):
 
 
 class AgreementGroup(Struct, frozen=True):
+    """Agreement of the model with the masks for a choice and a kind of text."""
+
     choice: str  # copy, free, open
     text: str | None  # kind of text, of `TEXTS`, or of `PLAIN` and `end`; None: all kinds
     agreement: Agreement
 
 
 class AgreementBin(Struct, frozen=True):
+    """Agreement of the model with the masks in a part of the sequence."""
+
     from_ratio: float  # of the position over the sequence's length
     to_ratio: float  # not in it
     agreement: Agreement
@@ -138,7 +142,7 @@ class WorstPlace(Struct, frozen=True):
     forbidden: bool
 
 
-class Disagreement(Struct, frozen=True):
+class ModelDisagreement(Struct, frozen=True):
     """What an untimed pass recorded of the model's own choices."""
 
     molecules: int  # sequences with a record; none where the pass wrote other text
@@ -148,7 +152,7 @@ class Disagreement(Struct, frozen=True):
     worst: tuple[WorstPlace, ...]  # lowest probability first
 
 
-class Block(Struct, frozen=True):
+class DriftBlock(Struct, frozen=True):
     """A row of molprof_block."""
 
     sequence: int
@@ -168,12 +172,12 @@ class Block(Struct, frozen=True):
         return not form.triple.match(self.text)
 
     def state(self, form: TextFormat) -> str:
-        """What the block is: the first of `STATES` that holds."""
+        """Return the first of `STATES` that holds for the block."""
         holds = {"junk": self.junk, "cut": self.cut, "malformed": self.malformed(form), "filler": self.filler}
         return next((state for state in STATES if holds.get(state)), GOOD)
 
 
-def _not_floats(block: Block, form: TextFormat) -> bool:
+def _not_floats(block: DriftBlock, form: TextFormat) -> bool:
     # float() also reads 1, 1e5, nan and spaces.
     try:
         return len(list(map(float, block.text.split(form.separator)))) != 3
@@ -181,12 +185,12 @@ def _not_floats(block: Block, form: TextFormat) -> bool:
         return True
 
 
-def _nonnumeric(block: Block, form: TextFormat) -> str:
+def _nonnumeric(block: DriftBlock, form: TextFormat) -> str:
     return block.text.replace(form.separator, "").strip("-.0123456789")
 
 
 # Ways to count: what each counts, and whether it counts a block.
-RULES: Mapping[str, tuple[str, Callable[[Block, TextFormat], object]]] = {
+RULES: Mapping[str, tuple[str, Callable[[DriftBlock, TextFormat], object]]] = {
     "drift": ("junk, filler, cut or malformed: not good", lambda block, form: block.state(form) != GOOD),
     "strict": ("a token after the numbers x,y,z", lambda block, _: block.junk),
     "surplus": ("junk, or digits beyond the precision", lambda block, _: block.junk + block.filler),
@@ -201,7 +205,8 @@ RULES: Mapping[str, tuple[str, Callable[[Block, TextFormat], object]]] = {
 
 
 def read_drift(engine: TraceProcessor, molecules: Sequence[SequenceRun], form: TextFormat = DEFAULT) -> Drift:
-    blocks = [Block(*row) for row in query_rows(engine, _BLOCKS)[1]]
+    """Read how tokens drift from the tokenizer's own."""
+    blocks = [DriftBlock(*row) for row in query_rows(engine, _BLOCKS)[1]]
     last = {block.sequence: block.block for block in blocks}
     # A block is open at the end of an answer without an end token.
     cut = {
@@ -213,8 +218,11 @@ def read_drift(engine: TraceProcessor, molecules: Sequence[SequenceRun], form: T
     return drift_figures([replace(block, cut=(block.sequence, block.block) in cut) for block in blocks], form)
 
 
-def drift_figures(blocks: list[Block], form: TextFormat = DEFAULT) -> Drift:
-    """The figures of blocks that are sorted by sequence and block; for `commas` in a rule, the format's separator."""
+def drift_figures(blocks: list[DriftBlock], form: TextFormat = DEFAULT) -> Drift:
+    """Return the figures of blocks that are sorted by sequence and block.
+
+    For `commas` in a rule, the format's separator.
+    """
     states = Counter(block.state(form) for block in blocks)
     drifts = [block.drift for block in blocks if block.drift is not None]
     needed = [block.needed for block in blocks if block.needed is not None]
@@ -231,7 +239,7 @@ def drift_figures(blocks: list[Block], form: TextFormat = DEFAULT) -> Drift:
     )
 
 
-def _counts(blocks: list[Block], form: TextFormat) -> Iterator[RuleCount]:
+def _counts(blocks: list[DriftBlock], form: TextFormat) -> Iterator[RuleCount]:
     molecules = len({block.sequence for block in blocks})
     for name, (meaning, counts) in RULES.items():
         found = [block.sequence for block in blocks if counts(block, form)]
@@ -240,8 +248,11 @@ def _counts(blocks: list[Block], form: TextFormat) -> Iterator[RuleCount]:
         yield RuleCount(name, meaning, len(found), len(found) / len(blocks), touched, touched / molecules)
 
 
-def _examples(blocks: list[Block]) -> Iterator[JunkExample]:
-    """The first block of each of the most frequent junk texts; of equally frequent ones the earliest come first."""
+def _examples(blocks: list[DriftBlock]) -> Iterator[JunkExample]:
+    """Yield the first block of each of the most frequent junk texts.
+
+    Of equally frequent ones the earliest come first.
+    """
     with_junk = [block for block in blocks if block.junk_position is not None]
     first = {block.surplus_text: block for block in reversed(with_junk)}
     for text, count in Counter(block.surplus_text for block in with_junk).most_common(EXAMPLES):
@@ -265,12 +276,13 @@ class Token(Struct, frozen=True):
     unlike: int | None = None
 
 
-def read_disagreement(engine: TraceProcessor, form: TextFormat | None) -> Disagreement | None:
+def read_disagreement(engine: TraceProcessor, form: TextFormat | None) -> ModelDisagreement | None:
+    """Read what the model would have chosen; None where no pass recorded it."""
     return disagreement_figures([Token(*row) for row in query_rows(engine, _TOKENS)[1]], form)
 
 
-def disagreement_figures(tokens: Sequence[Token], form: TextFormat | None = DEFAULT) -> Disagreement | None:
-    """The figures of tokens that are sorted by sequence and position; None without any.
+def disagreement_figures(tokens: Sequence[Token], form: TextFormat | None = DEFAULT) -> ModelDisagreement | None:
+    """Return the figures of tokens that are sorted by sequence and position; None without any.
 
     Args:
         form: how molecules are written; None: the tokens are of plain text.
@@ -288,7 +300,7 @@ def disagreement_figures(tokens: Sequence[Token], form: TextFormat | None = DEFA
             groups[token.choice, None].append(token)
             groups[token.choice, end if token.kind == "eos" else kind].append(token)
             bins[place * BINS // len(sequence)].append(token)
-    return Disagreement(
+    return ModelDisagreement(
         molecules=len(sequences),
         all=agreement(tokens),
         groups=tuple(
@@ -302,7 +314,7 @@ def disagreement_figures(tokens: Sequence[Token], form: TextFormat | None = DEFA
 
 
 def _plain_kind(word: str) -> str:
-    """The first of `PLAIN` that a token holds; bytes that are no whole character are a word.
+    """Return the first of `PLAIN` that a token holds; bytes that are no whole character are a word.
 
     Traces have pictures in place of tabs and line breaks.
     """
@@ -315,7 +327,7 @@ def _plain_kind(word: str) -> str:
 
 
 def agreement(tokens: Sequence[Token]) -> Agreement:
-    """The figures of at least one token."""
+    """Return the figures of at least one token."""
     probabilities = [token.probability for token in tokens]
     return Agreement(
         tokens=len(tokens),
@@ -368,7 +380,7 @@ def text_kinds(words: Sequence[str], form: TextFormat = DEFAULT) -> list[str]:
 
 
 def _characters(words: Sequence[str], form: TextFormat) -> list[str]:
-    """The kind of each character, without tags."""
+    """Return the kind of each character, without tags."""
     # A special token is no text: neither opens a block nor continues one.
     around = form.block_open, form.block_close
     special = [_SPECIAL.fullmatch(word) is not None and word not in around for word in words]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from molprof.analysis.figures.model import Group, Report, Served, Table, Verdict, worst
+from molprof.analysis.figures.model import FigureTable, Group, Report, ServedTimes, Verdict, worst
 from molprof.analysis.figures.run_model import RepeatFigures, Run, RunTotal
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
@@ -25,7 +25,7 @@ MEDIAN_PASS = "timed pass of median total time"
 STEPS_SQL = "(SELECT SUM(steps) FROM molprof_step_launch_summary WHERE steps > 0)"
 
 
-def any_masks(engine_phases: Table) -> bool:
+def any_masks(engine_phases: FigureTable) -> bool:
     """Whether an engine had masks or grammars, by the table of its phases; SGLang calls the filling without any."""
     found = {(row["program"], str(row["phase"])) for row in engine_phases.to_json() if row["count"]}
     return any(phase.startswith(("mask_", "grammar_")) for _, phase in found - {("sglang", "mask_fill")})
@@ -42,27 +42,28 @@ class TableQuery(Struct, frozen=True):
     optional: bool = False  # left out where it has no rows
     of_masks: bool = False  # only for traces in which `any_masks` finds them
     more: Query | None = None  # whose rows follow
-    made: Callable[[Table], Table] | None = None  # what becomes of the rows
+    made: Callable[[FigureTable], FigureTable] | None = None  # what becomes of the rows
 
     @property
     def queries(self) -> tuple[Query, ...]:
+        """The queries that the table reads."""
         return (Query(self.module or self.name, self.sql), *([self.more] if self.more else []))
 
     def is_for(self, has_run: bool) -> bool:
         """Whether it has rows of a captured run, or of another trace."""
         return not has_run if self.needs_run is None else has_run or not self.needs_run
 
-    def read(self, engine: TraceProcessor, has_run: bool, before: Mapping[str, Table]) -> Table:
-        """The table, by those read before; without rows where it needs a run and there is none."""
+    def read(self, engine: TraceProcessor, has_run: bool, before: Mapping[str, FigureTable]) -> FigureTable:
+        """Return the table, by those read before; without rows where it needs a run and there is none."""
         has_rows = self.is_for(has_run) and (not self.of_masks or any_masks(before["engine_phases"]))
         asked = self.queries if has_rows else ()
         answers = [query_rows(engine, query) for query in asked]
         columns = answers[0][0] if answers else ()
-        table = Table(self.name, self.title, columns, tuple(row for _, rows in answers for row in rows))
+        table = FigureTable(self.name, self.title, columns, tuple(row for _, rows in answers for row in rows))
         return table if self.made is None else self.made(table)
 
 
-class Counted(Struct, frozen=True):
+class CountedEvents(Struct, frozen=True):
     """The events that a figure counts, or whose time it sums."""
 
     # launches, graph_launches, syncs, leaf_operators, kernels, work (of the GPU), cpu_or_gpu (operators where no GPU is
@@ -95,7 +96,7 @@ class Figure(Struct, frozen=True):
     compared: bool = True  # in comparisons, --fail-if and predictions
     of_molecules: bool = False  # not shown of runs of plain-text prompts, where it means nothing
     usual: Value = None  # a setting's default: one that all runs have is not shown
-    counted: Counted | None = None  # what `origin` looks for; None: no recorded events, such as tokens
+    counted: CountedEvents | None = None  # what `origin` looks for; None: no recorded events, such as tokens
     stands_in: bool = False  # for a figure that a trace lacks (`without_gpu`, `--tokens`), so that it is not missed
 
     @property
@@ -104,10 +105,10 @@ class Figure(Struct, frozen=True):
         return "repeats" if self.repeat is not None else "once" if self.once else "exact"
 
     def samples(self, report: Report) -> list[float]:
-        """The figure of each timed pass; empty where one lacks it."""
+        """Return the figure of each timed pass; empty where one lacks it."""
         if self.repeat is None:
             return []
-        if isinstance(report.served, Served):
+        if isinstance(report.served, ServedTimes):
             found = [item.figures.get(self.id) for item in report.served.passes]
             return [] if None in found else [value for value in found if value is not None]
         if report.run is None:
@@ -118,24 +119,24 @@ class Figure(Struct, frozen=True):
 
 
 def of_run(value: Callable[[Run], Value]) -> Callable[[Report], Value]:
-    """A figure of the run; not recorded in a foreign trace."""
+    """Return a figure of the run; not recorded in a foreign trace."""
     return lambda report: None if report.run is None else value(report.run)
 
 
 def of_gpu(value: Callable[[Report], Value]) -> Callable[[Report], Value]:
-    """A figure of the trace's GPU calls or work; not recorded where the trace has neither."""
+    """Return a figure of the trace's GPU calls or work; not recorded where the trace has neither."""
     return lambda report: value(report) if report.trace.gpu_recorded else None
 
 
 def without_gpu(value: Callable[[Report], Value]) -> Callable[[Report], Value]:
-    """A figure that stands in for one of the GPU; None where the trace has GPU calls or work."""
+    """Return a figure that stands in for one of the GPU; None where the trace has GPU calls or work."""
     return lambda report: None if report.trace.gpu_recorded else value(report)
 
 
 def gpu_figure(
     id_: str, group: str, label: str, unit: Unit, sql: str, module: str, rests_on: tuple[Group, ...], **fields: Any
 ) -> Figure:
-    """A figure of GPU calls or work that is the one value of a query.
+    """Return a figure of GPU calls or work that is the one value of a query.
 
     The value is None where the query gives NULL or no row, and where a stored report lacks it.
     """
@@ -160,6 +161,7 @@ class Evidence:
 
 
 def evidence_of(figure: Figure, report: Report) -> Evidence:
+    """Return the evidence of a figure: its SQL and how certain it is."""
     sql = figure.sql(report) if callable(figure.sql) else figure.sql
     if figure.value(report) is None:
         return Evidence(sql, "not_to_be_had", "not recorded")

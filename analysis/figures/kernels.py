@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from molprof.analysis.figures.figure import STEPS_SQL, Counted, Figure, TableQuery, of_gpu, without_gpu
+from molprof.analysis.figures.figure import STEPS_SQL, CountedEvents, Figure, TableQuery, of_gpu, without_gpu
 from molprof.analysis.figures.model import Group, Report
 from molprof.analysis.figures.run_model import RunTotal
 from molprof.analysis.figures.tables import STEPS
@@ -39,10 +39,10 @@ _TOKENS_SQL = STEPS_SQL.replace("steps", "tokens", 1)
 
 
 def _count(name: str, label: str, group: str, rests_on: Group, unit: Unit = "count", **fields: Any) -> Figure:
-    """The field of `Counts` that is called as the figure."""
+    """Return the field of `Counts` that is called as the figure."""
     value = of_gpu(lambda report: getattr(report.counts, name))
     sql = f"SELECT {name} FROM molprof_launch_count"
-    counted = Counted({"kernel_time_ns": "kernels"}.get(name, name))
+    counted = CountedEvents({"kernel_time_ns": "kernels"}.get(name, name))
     return Figure(name, group, label, unit, value, sql, (rests_on,), counted=counted, **fields)
 
 
@@ -52,7 +52,7 @@ def _device(name: str, label: str, unit: Unit, value: Callable[[Report], Value],
 
 
 def _run_total(column: str, label: str, group: str, gpu: bool = True) -> Figure:
-    """A count over all steps of a run, estimated unless all are recorded."""
+    """Return a count over all steps of a run, estimated unless all are recorded."""
 
     def total(report: Report) -> RunTotal | None:
         return None if report.run is None else (report.run.totals or {}).get(column)
@@ -66,12 +66,15 @@ def _run_total(column: str, label: str, group: str, gpu: bool = True) -> Figure:
         " GROUP BY batch, step ORDER BY batch, step"
     )
     return Figure(f"run_{column}", group, f"{label} of all steps (estimate)", "count", read, sql,
-                  ("steps", "gpu_work", "launches"), once=True, counted=Counted(column, in_steps=True),
+                  ("steps", "gpu_work", "launches"), once=True, counted=CountedEvents(column, in_steps=True),
                   stands_in=not gpu, total=total)  # fmt: skip
 
 
 def _marked(report: Report, column: str) -> int | None:
-    """A column of the steps that a foreign trace marks, summed; None without marks, or where a step does not tell."""
+    """Return a column of the steps that a foreign trace marks, summed.
+
+    None without marks, or where a step does not tell.
+    """
     rows = [row for row in report.table(STEPS.name).to_json() if row["steps"]]
     if report.run is not None or len({row["source"] for row in rows}) != 1:
         return None  # marks of two programs may lie in each other
@@ -94,7 +97,7 @@ _OF_TRACE: dict[str, Callable[[Report], int]] = {
 
 
 def _mean(column: str, per_what: str, label: str, group: str, rests_on: Group, **fields: Any) -> Figure:
-    """A column of `WindowFigures`, and of the table of steps, per step, token or molecule."""
+    """Return a column of `WindowFigures`, and of the table of steps, per step, token or molecule."""
     name, divisor = f"{column}_per_{per_what}", f"{per_what}s"
 
     def value(report: Report) -> Value:
@@ -112,12 +115,12 @@ def _mean(column: str, per_what: str, label: str, group: str, rests_on: Group, *
     divided_by = _TOKENS_SQL if per_what == "token" else STEPS_SQL
     sql = f"SELECT SUM({column}) * 1.0 / {divided_by} AS {name} FROM molprof_{table}"
     read = without_gpu(value) if fields.get("stands_in") else of_gpu(value)
-    fields["counted"] = Counted({"gpu_ns": "work"}.get(column, column), in_steps=True)
+    fields["counted"] = CountedEvents({"gpu_ns": "work"}.get(column, column), in_steps=True)
     return Figure(name, group, label, fields.pop("unit", "number"), read, sql, (rests_on, "links", "steps"), **fields)
 
 
 def _kind(report: Report, name: str, column: str = "count") -> int | None:
-    """A column of _KINDS; 0 for a kind that the trace lacks.
+    """Return a column of _KINDS; 0 for a kind that the trace lacks.
 
     None where steps lack parts, or in a stored report that lacks the table.
     """
@@ -139,7 +142,7 @@ def _of_kind(id_: str, label: str, unit: Unit, kind: str, column: str, *rests_on
 
     divided = f" * 1.0 / {STEPS_SQL}" if column == "step_count" else ""
     sql = f"SELECT {column}{divided} AS {id_} FROM molprof_work_kind WHERE kind = '{kind}'"
-    counted = Counted(kind, in_steps=column == "step_count")
+    counted = CountedEvents(kind, in_steps=column == "step_count")
     return Figure(id_, "Work by kind", label, unit, of_gpu(value), sql, rests_on, once=unit == "ns", counted=counted,
                   tables=(_KINDS,))  # fmt: skip
 
@@ -239,7 +242,7 @@ WORK = (
         _elementwise_sql,
         ("gpu_work",),
         tables=(_KINDS,),
-        counted=Counted("elementwise", in_steps=True),
+        counted=CountedEvents("elementwise", in_steps=True),
     ),
     *_of_kinds("masking_candidates", "masking candidates", "masking"),
     *(figure for name, label in _MEMORY_KINDS.items() for figure in _of_kinds(name, label, label)),

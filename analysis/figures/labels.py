@@ -24,7 +24,7 @@ _DISTINGUISHING: tuple[Callable[[Setup], str], ...] = (
 
 
 def run_labels(reports: Sequence[Report]) -> tuple[str, ...]:
-    """Unique short names: of the run, or of the file for a foreign trace.
+    """Return unique short names: of the run, or of the file for a foreign trace.
 
     Runs of one name tell the settings in which they differ, such as `qwen no lp static cache`.
     """
@@ -42,6 +42,7 @@ def run_labels(reports: Sequence[Report]) -> tuple[str, ...]:
 
 
 def report_label(report: Report) -> str:
+    """Return the name of a run, or of the file of a foreign trace."""
     if report.run is not None:
         return report.run.setup.label
     return PurePath(path_text(report.trace.path)).name.removesuffix(".gz").removesuffix(".json")

@@ -177,6 +177,7 @@ class Certified(Struct, frozen=True):
 
     @property
     def title(self) -> str:
+        """The title of the group."""
         return TITLES[self.group]
 
     @property
@@ -202,10 +203,11 @@ class Certificate(Struct, frozen=True):
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
+        """The doubts of all groups."""
         return tuple(doubt for item in self.groups for doubt in item.doubts)
 
 
-class Sum(Struct, frozen=True):
+class SumCheck(Struct, frozen=True):
     """A check of what must add up: `left` = `right`, up to `tolerance_ratio` of `left`."""
 
     id: str
@@ -222,7 +224,7 @@ def agree(left: int, right: int, tolerance_ratio: float) -> bool:
     return abs(left - right) <= tolerance_ratio * abs(left)
 
 
-class Table(Struct, frozen=True):
+class FigureTable(Struct, frozen=True):
     """Rows of one query. A column's suffix is its unit (_ns, _bytes, _ratio), else it is a count or text."""
 
     name: str
@@ -231,6 +233,7 @@ class Table(Struct, frozen=True):
     rows: tuple[tuple[Value, ...], ...]
 
     def to_json(self) -> list[dict[str, Value]]:
+        """Return the rows as objects by column."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
@@ -300,6 +303,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     @property
     def headline(self) -> str:
+        """Gain and title in one line."""
         return ": ".join(filter(None, (self.gain_text, self.title)))
 
     def __repr__(self) -> str:
@@ -341,7 +345,7 @@ class Findings(tuple[Finding, ...]):
         return "".join(item._repr_html_() for item in self) or "<p>no findings</p>"
 
 
-class Given(Struct, frozen=True):
+class GivenCounts(Struct, frozen=True):
     """Numbers of tokens and molecules as a user tells them of a foreign trace, which does not record them."""
 
     tokens: int | None = None
@@ -354,7 +358,7 @@ class ServedPass(Struct, frozen=True):
     figures: dict[str, int | float | None]
 
 
-class Served(Struct, frozen=True):
+class ServedTimes(Struct, frozen=True):
     """What `molprof attach` measured at the client of the server that wrote the trace, without the profiler."""
 
     server: str
@@ -379,13 +383,13 @@ class Report(Struct, frozen=True):
     counts: Counts
     devices: dict[str, DeviceTime]
     run: Run | None
-    tables: tuple[Table, ...]
-    checks: tuple[Sum, ...]
+    tables: tuple[FigureTable, ...]
+    checks: tuple[SumCheck, ...]
     findings: tuple[Finding, ...]
     typical_step: TypicalStep | None = None
     certificate: Certificate | None = None  # None in a stored report of an older molprof
-    given: Given = Given()
-    served: Served | UnsetType = UNSET  # only of a server that molprof was attached to
+    given: GivenCounts = GivenCounts()
+    served: ServedTimes | UnsetType = UNSET  # only of a server that molprof was attached to
     bottleneck: Bottleneck | None = None  # None where no time is recorded, and in a stored report of an older molprof
 
     def __repr__(self) -> str:
@@ -411,11 +415,12 @@ class Report(Struct, frozen=True):
         uncertain = () if self.certificate is None else self.certificate.uncertain
         return tuple(item for item in uncertain if item.group in groups)
 
-    def table(self, name: str) -> Table:
-        """The table of that name; without rows where a stored report lacks it."""
-        return next((table for table in self.tables if table.name == name), Table(name, name, (), ()))
+    def table(self, name: str) -> FigureTable:
+        """Return the table of that name; without rows where a stored report lacks it."""
+        return next((table for table in self.tables if table.name == name), FigureTable(name, name, (), ()))
 
     def to_json(self) -> dict[str, Any]:
+        """Return the report as it is written to JSON."""
         tables = {table.name: table.to_json() for table in self.tables}
         findings = [finding.to_json() for finding in self.findings]
         fields: dict[str, Any] = plain({**to_builtins(self), "tables": tables, "findings": findings})
@@ -442,7 +447,7 @@ def combined(bounds: Iterable[Bound]) -> tuple[Bound, ...]:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The worst of them; exact if there are none."""
+    """Return the worst of them; exact if there are none."""
     return min(verdicts, key=_WORST.index, default="exact")
 
 

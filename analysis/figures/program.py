@@ -22,7 +22,7 @@ _LEAST_TIME = 0.1
 
 
 def read_program(engine: TraceProcessor, keys: Mapping[str, Any], counts: Counts, devices: int) -> dict[str, str]:
-    """Settings by name; those that the file does not tell are left out.
+    """Return the settings by name; those that the file does not record are left out.
 
     keys: the top-level keys of the trace. devices: the number of those with GPU work.
     """
@@ -42,7 +42,7 @@ def read_program(engine: TraceProcessor, keys: Mapping[str, Any], counts: Counts
 
 
 def _product_types(engine: TraceProcessor) -> str:
-    """The types of the numbers of matrix products, by time; empty where no name tells any."""
+    """Return the types of the numbers of matrix products, by time; empty where no name tells any."""
     times = Counter[str]()
     for name, time_ns in query_rows(engine, _PRODUCTS)[1]:
         if kind := number_type(name):

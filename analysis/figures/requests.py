@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from msgspec.structs import replace
 
 from molprof.analysis.figures.figure import Figure, TableQuery, of_run
-from molprof.analysis.figures.model import Report, Served, ServedPass
+from molprof.analysis.figures.model import Report, ServedPass, ServedTimes
 from molprof.analysis.figures.run_model import RepeatFigures, Run
 from molprof.common.attached import Answer, Attached, Pass
 from molprof.common.manifest import SETUP_PHASES, Manifest, Repeat
@@ -66,7 +66,7 @@ def percentiles(found: Mapping[str, Sequence[int]]) -> dict[str, int | None]:
 
 
 def mean_latency(passes: Sequence[RepeatFigures]) -> dict[str, int | None] | None:
-    """The means over timed passes; None where one lacks them."""
+    """Return the means over timed passes; None where one lacks them."""
     each = [item.latency for item in passes if isinstance(item.latency, dict)]
     if not each or len(each) < len(passes):
         return None
@@ -90,7 +90,7 @@ def _figures() -> Iterator[Figure]:
 
 
 def _of_client(id_: str, label: str, unit: Unit) -> Figure:
-    """What only a client of a server measures."""
+    """Return a figure that only a client of a server measures."""
     return Figure(id_, "Requests", label, unit, lambda report: None, repeat=lambda run, repeat: None, stands_in=True)
 
 
@@ -116,16 +116,16 @@ _CLIENT = (
 LATENCY = (*_figures(), *_CLIENT)
 
 
-def read_served(attached: Attached) -> Served:
-    """The passes of a run of requests, and the median of each of their figures."""
-    known = {name: getattr(attached, name) for name in Served.__struct_fields__ if hasattr(attached, name)}
+def read_served(attached: Attached) -> ServedTimes:
+    """Return the passes of a run of requests, and the median of each of their figures."""
+    known = {name: getattr(attached, name) for name in ServedTimes.__struct_fields__ if hasattr(attached, name)}
     known |= {"passes": tuple(map(_of_pass, attached.passes)), "requests": len(attached.passes[0].answers)}
     whole = [answer for answer in attached.passes[0].answers if answer.valid is not None and not answer.cut]
     invalid = tuple(f"line {one.line}: {one.problem}" for one in whole if not one.valid)
-    return with_values(Served(**known, invalid=invalid, judged=len(whole)), statistics.median)
+    return with_values(ServedTimes(**known, invalid=invalid, judged=len(whole)), statistics.median)
 
 
-def with_values(served: Served, of: Callable[[Sequence[float]], float]) -> Served:
+def with_values(served: ServedTimes, of: Callable[[Sequence[float]], float]) -> ServedTimes:
     """With one value for each figure of all passes, such as their mean; None where a pass lacks it."""
     values: dict[str, int | float | None] = {}
     for name in dict.fromkeys(name for item in served.passes for name in item.figures):
@@ -136,10 +136,10 @@ def with_values(served: Served, of: Callable[[Sequence[float]], float]) -> Serve
 
 
 def of_served(figure: Figure) -> Figure:
-    """The figure, which reads what a client measured where the report has that."""
+    """Return the figure, which reads what a client measured where the report has that."""
 
     def value(report: Report) -> Value:
-        if isinstance(report.served, Served) and figure.id in report.served.values:
+        if isinstance(report.served, ServedTimes) and figure.id in report.served.values:
             return report.served.values[figure.id]
         return figure.value(report)
 
@@ -149,7 +149,7 @@ def of_served(figure: Figure) -> Figure:
 def window_text(report: Report) -> str | None:
     """How many sequences the recorded steps have, beside the requests in flight of timed passes; None: not known."""
     rows = report.table(_SEQUENCES.name).to_json()
-    if not isinstance(report.served, Served) or not rows or rows[0]["mean"] is None:
+    if not isinstance(report.served, ServedTimes) or not rows or rows[0]["mean"] is None:
         return None
     in_flight, mean = report.served.values.get("in_flight"), float(rows[0]["mean"] or 0)
     if in_flight is None:
@@ -185,7 +185,7 @@ def _of_pass(item: Pass) -> ServedPass:
 
 
 def _of_pieces(answers: Sequence[Answer]) -> dict[str, int | float | None]:
-    """What the kinds of pieces tell, where requests have reasoning, tools, or a constraint that is about some pieces.
+    """Return the times by kind of piece, where requests have reasoning, tools, or a constraint of some pieces.
 
     A piece is taken for a token, as servers stream.
     """

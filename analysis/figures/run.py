@@ -17,7 +17,8 @@ from molprof.analysis.figures.run_model import (
     BatchShapes,
     ClassFigures,
     ForcedText,
-    Marks,
+    MarkCost,
+    PassTimes,
     PhaseBound,
     PhaseFigures,
     RepeatFigures,
@@ -25,7 +26,6 @@ from molprof.analysis.figures.run_model import (
     RunTotal,
     SequenceFigures,
     Setup,
-    Spread,
     StepPhase,
     StepTime,
     WindowFigures,
@@ -33,7 +33,7 @@ from molprof.analysis.figures.run_model import (
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_dicts, query_row, query_rows
 from molprof.common.errors import TraceError
-from molprof.common.manifest import BETWEEN, PHASES, STEP_PHASES, Drafts, Manifest, MaskedLogits, Program, Repeat
+from molprof.common.manifest import BETWEEN, PHASES, STEP_PHASES, Drafts, Manifest, MaskedLogits, ProgramTotals, Repeat
 from molprof.common.settings import RANDOM
 from molprof.common.typed_json import read_typed
 from molprof.common.values import per, percentile
@@ -94,7 +94,7 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
     middle = slice((len(walls_ns) - 1) // 2, len(walls_ns) // 2 + 1)
     passes = sorted(timings.repeats, key=lambda repeat: repeat.wall_ns)[middle]
     wall_ns = _mean(walls_ns[middle])
-    names = [*PHASES, *([BETWEEN] if isinstance(manifest.program, Program) else [])]
+    names = [*PHASES, *([BETWEEN] if isinstance(manifest.program, ProgramTotals) else [])]
     phase_walls = {name: _mean([repeat.phases_ns.get(name) for repeat in passes]) for name in names}
     free = [count for item in molecules if item.template is not None for count in item.template.free_per_block]
     masked = [molecule.masked_logits for molecule in molecules if molecule.masked_logits is not None]
@@ -108,10 +108,10 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
     launches_per_step = per(window.launches, window.steps)
     return Run(
         setup=_setup(manifest),
-        wall_ns=Spread(wall_ns, min(walls_ns, default=None), max(walls_ns, default=None), len(walls_ns)),
+        wall_ns=PassTimes(wall_ns, min(walls_ns, default=None), max(walls_ns, default=None), len(walls_ns)),
         first_pass_extra_ns=timings.warmup_ns[0] - wall_ns if timings.warmup_ns and wall_ns is not None else None,
         profiled_ratio=per(timings.profiled_steps_ns, timings.unprofiled_steps_ns),
-        marks=Marks(
+        marks=MarkCost(
             timings.mark_ns,
             len(STEP_PHASES),
             per(timings.mark_ns * len(STEP_PHASES) * steps, wall_ns),
@@ -229,7 +229,7 @@ def _setup(manifest: Manifest) -> Setup:
 def _read_window(
     engine: TraceProcessor, manifest: Manifest, trace: TraceFigures
 ) -> tuple[WindowFigures, dict[str | None, PhaseFigures], dict[str, RunTotal] | None]:
-    """The recorded steps, each recorded phase by name (None: outside any phase), and totals of all steps.
+    """Return the recorded steps, each recorded phase by name (None: outside any phase), and totals of all steps.
 
     A trace that lacks parts of steps has no figures of them.
     """
@@ -255,7 +255,10 @@ def _read_window(
 
 
 def _totals(kinds: Sequence[dict[str, Any]], manifest: Manifest, gpu: bool) -> dict[str, RunTotal]:
-    """Launches and kernels, or leaf operators without a GPU; empty without recorded steps. kinds: rows of _STEPS."""
+    """Return launches and kernels, or leaf operators without a GPU; empty without recorded steps.
+
+    Kinds: rows of _STEPS.
+    """
     prefills, steps = len(manifest.steps_per_batch), sum(manifest.steps_per_batch)
     # Steps of a kind that was not recorded count as those of the other.
     of_kind = {1: prefills, 0: steps - prefills} if len(kinds) > 1 else {1: steps, 0: steps}
@@ -318,7 +321,7 @@ def _step_phases(repeats: Sequence[Repeat]) -> tuple[StepPhase, ...]:
 
 
 def _summed(counts: Sequence[_Counts | None], kind: type[_Counts]) -> _Counts | None:
-    """Sums over molecules; None where one was not counted."""
+    """Sum over molecules; None where one was not counted."""
     known = [count for count in counts if count is not None]
     if not known or len(known) < len(counts):
         return None

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
-from molprof.analysis.figures.drift import Disagreement, Drift
-from molprof.common.manifest import Drafts, Machine, MaskedLogits, Program, Session, Window
+from molprof.analysis.figures.drift import Drift, ModelDisagreement
+from molprof.common.manifest import Drafts, Machine, MaskedLogits, ProgramTotals, Session, Window
 from molprof.common.sampled import SampledFunctions
 from molprof.common.settings import AUTO, GENERATE, SETTINGS
 from molprof.common.values import per
 
 
-class Spread(Struct, frozen=True):
+class PassTimes(Struct, frozen=True):
     """Unprofiled wall time of the timed passes, ns; None without any."""
 
     median: int | None
@@ -220,7 +220,7 @@ class BatchShapes(Struct, frozen=True):
     steps: tuple[int, ...]
 
 
-class Marks(Struct, frozen=True):
+class MarkCost(Struct, frozen=True):
     """What phase timestamps cost the timed passes."""
 
     mark_ns: float
@@ -256,10 +256,10 @@ class Run(Struct, frozen=True):
     """A run that molprof captured."""
 
     setup: Setup
-    wall_ns: Spread
+    wall_ns: PassTimes
     first_pass_extra_ns: int | None  # wall time of the first warm-up pass minus the median
     profiled_ratio: float | None  # wall time of the recorded steps, profiled over unprofiled
-    marks: Marks
+    marks: MarkCost
     molecules: int
     valid_molecules: int | None  # None if some were not checked (plain text, or recorded without RDKit)
     skipped: int  # input lines without a prompt
@@ -289,7 +289,7 @@ class Run(Struct, frozen=True):
     sequences: tuple[SequenceFigures, ...]
     repeats: tuple[RepeatFigures, ...]
     drift: Drift | None = None
-    disagreement: Disagreement | None = None
+    disagreement: ModelDisagreement | None = None
     needed_tokens: int | None = None  # in which the tokenizer writes all answers to plain text, end tokens aside
     step_times: tuple[StepTime, ...] = ()
     processor_once_ns: int | None = None  # making the processor, once before all passes, in none of their times
@@ -305,7 +305,7 @@ class Run(Struct, frozen=True):
     shapes: BatchShapes | None = None
     machine: Machine | None = None  # None: not recorded
     step_phases: tuple[StepPhase, ...] | UnsetType = UNSET  # where the passes recorded them
-    program: Program | UnsetType = UNSET  # only of a program of one's own
+    program: ProgramTotals | UnsetType = UNSET  # only of a program of one's own
     latency: dict[str, int | None] | UnsetType = UNSET  # where requests join a batch: means over the middle passes
     # constraint_ns, processor_parts_ns: see `Repeat` and `Timings`; of a step, the mean over the middle passes
     constraint_ns: dict[str, float] | UnsetType = UNSET
@@ -336,13 +336,13 @@ class Run(Struct, frozen=True):
         return "molecule" if self.of_molecules else "prompt"
 
     def per_molecule(self, column: str) -> float | None:
-        """A column of the recorded steps per step, times the run's steps: exact if all steps are recorded."""
+        """Return a column of the recorded steps per step, times the run's steps: exact if all steps are recorded."""
         value = per(getattr(self.window, column), self.window.steps)
         return per(None if value is None else value * self.steps, self.molecules)
 
     @property
     def cut_answers(self) -> int:
         """Number of answers that stopped at the token limit."""
-        if not isinstance(self.program, Program):
+        if not isinstance(self.program, ProgramTotals):
             return sum(item.cut for item in self.sequences)
         return sum(item.tokens == self.setup.max_new_tokens for item in self.sequences if item.cut)

@@ -50,7 +50,7 @@ class Match(NamedTuple):
 
 
 def functions_in(name: str) -> tuple[str, ...]:
-    """What the name of a kernel of torch holds of the function that it computes, whatever loop is around it."""
+    """Return the functions that the name of a torch kernel holds, whatever loop is around them."""
     return tuple(_FUNCTION.findall(name))
 
 
@@ -78,7 +78,7 @@ def align_by(levels: Sequence[Level]) -> list[Match]:
 
 
 def _best(levels: Sequence[Level], number: int, here: range, there: range) -> list[Match]:
-    """The matches of two stretches by a level and those after it."""
+    """Return the matches of two stretches by a level and those after it."""
     if number == len(levels) or not here or not there:
         return []
     first, other = levels[number]
@@ -101,7 +101,7 @@ def _worth(matches: Sequence[Match], levels: int) -> float:
 
 
 def gaps(matches: Sequence[Match], first: int, other: int) -> Iterator[tuple[range, range]]:
-    """The places of two sequences of these lengths before each match and after the last, which may be none."""
+    """Yield the places of two sequences of these lengths before each match and after the last, which may be none."""
     one = two = 0
     for match in matches:
         yield range(one, match.first), range(two, match.other)
@@ -146,7 +146,7 @@ def _pairs(first: Sequence[int], other: Sequence[int], one: int, two: int) -> It
 
 
 def _by_halves(first: Sequence[int], other: Sequence[int], one: int, two: int) -> Iterator[_Pair]:
-    """The place of the first sequence at which the halves of the other have most in common with its two parts."""
+    """Yield the place of the first sequence at which the halves of the other have most in common with its two parts."""
     if len(first) > len(other):
         # The longer one is halved.
         for there, here in _by_halves(other, first, two, one):
@@ -200,14 +200,14 @@ def _rows(first: Sequence[int], other: Sequence[int]) -> Iterator[int]:
 
 
 def _bits(places: Sequence[int], size: int) -> int:
-    """A number with these bits."""
+    """Return a number with these bits."""
     data = bytearray(size)
     for place in places:
         data[place >> 3] |= 1 << (place & 7)
     return int.from_bytes(data, "little")
 
 
-class Block(NamedTuple):
+class RepeatedBlock(NamedTuple):
     """`times` equal stretches of `length` places, one after the other, the first at `start`."""
 
     start: int
@@ -220,22 +220,22 @@ class Block(NamedTuple):
         return self.start + self.length * self.times
 
 
-def blocks(keys: Sequence[Hashable]) -> list[Block]:
-    """The sequence as blocks, in order, which hold every place once; what does not repeat has `times` 1.
+def blocks(keys: Sequence[Hashable]) -> list[RepeatedBlock]:
+    """Return the sequence as blocks, in order, which hold every place once; what does not repeat has `times` 1.
 
     Of all blocks the one goes first that folds the most places into one stretch, of equal ones the shortest, then the
     earliest. What is left on both sides of it is split in the same way.
     """
     numbers: dict[Hashable, int] = {}
     sequence = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
-    found: list[Block] = []
+    found: list[RepeatedBlock] = []
     rest = [(0, len(sequence))]
     while rest:
         begin, end = rest.pop()
         block = _longest(sequence[begin:end])
         if block is None:
             if end > begin:
-                found.append(Block(begin, end - begin, 1))
+                found.append(RepeatedBlock(begin, end - begin, 1))
             continue
         block = block._replace(start=begin + block.start)
         found.append(block)
@@ -243,9 +243,9 @@ def blocks(keys: Sequence[Hashable]) -> list[Block]:
     return sorted(found)
 
 
-def _longest(sequence: np.ndarray) -> Block | None:
-    """The block that folds most places."""
-    best: tuple[int, Block] | None = None
+def _longest(sequence: np.ndarray) -> RepeatedBlock | None:
+    """Return the block that folds most places."""
+    best: tuple[int, RepeatedBlock] | None = None
     for length in range(1, min(len(sequence) // 2, MOST_PLACES) + 1):
         if best is not None and len(sequence) - length <= best[0]:
             break  # even if all of it repeated, it would fold no more
@@ -259,5 +259,5 @@ def _longest(sequence: np.ndarray) -> Block | None:
         longest = int(np.argmax(runs // length))
         more = int(runs[longest]) // length
         if more * length >= LEAST_FOLDED and (best is None or more * length > best[0]):
-            best = more * length, Block(int(edges[2 * longest]), length, more + 1)
+            best = more * length, RepeatedBlock(int(edges[2 * longest]), length, more + 1)
     return None if best is None else best[1]

@@ -10,7 +10,7 @@ from molprof.analysis.figures.figure import Figure, Role, of_run
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Setup
 from molprof.analysis.reader import path_text
-from molprof.common.manifest import Program
+from molprof.common.manifest import ProgramTotals
 from molprof.common.settings import CONSTRAINTS, NOT_OF_VLLM, VLLM
 from molprof.common.settings import SETTINGS as ROWS
 from molprof.common.values import Unit, Value, count_text, number_text, per
@@ -28,7 +28,7 @@ def _plain(value: Any, setup: Any) -> Value:
 
 
 def _setting(name: str, text: Callable[[Any, Any], Value] = _plain, unit: Unit = "text", **fields: Any) -> Figure:
-    """A setting's row, `text` of its value."""
+    """Return a setting's row, `text` of its value."""
     row = ROWS[name]
     assert row.role is not None
 
@@ -47,7 +47,7 @@ def _of_trace(name: str, label: str, role: Role, value: Callable[[Report], Value
 
 
 def _given(name: str, label: str) -> Figure:
-    """What the user says of a foreign trace."""
+    """Return a figure that the user gives for a foreign trace."""
 
     def value(report: Report) -> Value:
         return getattr(report.given, name) if report.run is None else None
@@ -67,7 +67,7 @@ def _processor(value: str | None, setup: Setup | None) -> str:
 
 def _arguments(run: Run) -> str | None:
     """Of a program's `generate`: what its arguments ask of the tokens; None of a capture, whose settings tell it."""
-    if not isinstance(run.program, Program):
+    if not isinstance(run.program, ProgramTotals):
         return None
     return ", ".join(f"{name} {value}" for name, value in (run.setup.processor_parameters or {}).items()) or "none"
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 SLOTS = 500
 
 
-class Interval(Struct, frozen=True):
+class StepInterval(Struct, frozen=True):
     """A phase, call, operator or piece of GPU work of the step, or several short ones next to each other."""
 
     kind: str  # phase, launch, wait, operator (outermost; where no GPU calls are recorded) or gpu
@@ -40,6 +40,6 @@ class TypicalStep(Struct, frozen=True):
     steps: int  # number of steps that it is the median of
     dur_ns: int
     totals: tuple[IntervalTotal, ...]
-    intervals: tuple[Interval, ...]  # in order of start, with short neighbours merged
+    intervals: tuple[StepInterval, ...]  # in order of start, with short neighbours merged
     # Of all these steps, the median with the GPU work that they started (see queries/step_times.sql).
     time_ns: float | None = None

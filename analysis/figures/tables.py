@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from molprof.analysis.figures.figure import TableQuery
-from molprof.analysis.figures.model import Table
+from molprof.analysis.figures.model import FigureTable
 from molprof.analysis.trace_processor.package import Query
 
 # What becomes of the columns of positions that are folded; None where none has a value. `sum` of ratios would depend
@@ -23,13 +23,13 @@ _FOLDED: Mapping[str, Callable[[list[Any]], Any]] = {
 }  # fmt: skip
 
 
-def _ranked(order: Callable[[tuple[Any, ...]], Any]) -> Callable[[Table], Table]:
-    """The first 20 rows in an order."""
+def _ranked(order: Callable[[tuple[Any, ...]], Any]) -> Callable[[FigureTable], FigureTable]:
+    """Return the first 20 rows in an order."""
     return lambda table: replace(table, rows=tuple(sorted(table.rows, key=order)[:20]))
 
 
-def _folded(table: Table) -> Table:
-    """The positions of each graph, with blocks that repeat as one, such as the layers of a model."""
+def _folded(table: FigureTable) -> FigureTable:
+    """Return the positions of each graph, with blocks that repeat as one, such as the layers of a model."""
     from molprof.analysis.figures.sequence import blocks  # heavy
 
     rows = []
@@ -63,8 +63,8 @@ _MEASURES = ("host", "gpu")
 _UNLIKE, _LEAST_STEPS = 1.25, 3
 
 
-def _step_lengths(table: Table) -> Table:
-    """A row for each kind of step, and for its time on the host and on the GPU."""
+def _step_lengths(table: FigureTable) -> FigureTable:
+    """Return a row for each kind of step, and for its time on the host and on the GPU."""
     times: dict[tuple[Any, ...], list[int]] = {}
     steps: Any = table.to_json()
     for row in steps:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from molprof.analysis.figures.figure import STEPS_SQL, Counted, Figure, of_run, without_gpu
+from molprof.analysis.figures.figure import STEPS_SQL, CountedEvents, Figure, of_run, without_gpu
 from molprof.analysis.figures.model import Group
 from molprof.analysis.figures.run_model import ForcedText, RepeatFigures, Run
 from molprof.common.manifest import SETUP_PHASES, Drafts
@@ -27,7 +27,7 @@ def _timed(name: str, label: str, value: _Timed, unit: Unit = "ns", phase: str |
     def of_repeat(run: Run, repeat: RepeatFigures) -> float | None:
         return value(run, repeat.wall_ns, repeat.phases_ns)
 
-    counted = Counted("cpu_or_gpu", in_steps=True, phase=phase)
+    counted = CountedEvents("cpu_or_gpu", in_steps=True, phase=phase)
     return Figure(name, "Unprofiled time", label, unit, of_run(median), repeat=of_repeat, counted=counted)
 
 
@@ -51,12 +51,12 @@ def _setup_ns(run: Run, wall_ns: int | None, phases_ns: Mapping[str, int | None]
 
 
 def _count(name: str, label: str, unit: Unit = "count", **fields: Any) -> Figure:
-    """The field of the run that is called as the figure."""
+    """Return the field of the run that is called as the figure."""
     return Figure(name, "Tokens", label, unit, of_run(lambda run: getattr(run, name)), **fields)
 
 
 def _of_drift(name: str, label: str, unit: Unit) -> Figure:
-    """The field of the run's drift that is called as the figure."""
+    """Return the field of the run's drift that is called as the figure."""
     return Figure(name, "Tokens", label, unit, of_run(lambda run: getattr(run.drift, name, None)), of_molecules=True)
 
 
@@ -82,7 +82,7 @@ def _respelled(run: Run) -> float | None:
 
 
 def _agreement(name: str, label: str, column: str, choice: str | None = None) -> Figure:
-    """A column of `Agreement`, of all tokens or of those with this choice."""
+    """Return a column of `Agreement`, of all tokens or of those with this choice."""
 
     def value(run: Run) -> float | None:
         if run.disagreement is None:
@@ -128,7 +128,7 @@ def _masked_at(kind: str, label: str, of_molecules: bool = False) -> Figure:
 
 
 def _of_processor(name: str, label: str, column: str, *rests_on: Group, gpu: bool = True) -> Figure:
-    """A figure of the processor phase, a column of `PhaseFigures`, per recorded step."""
+    """Return a figure of the processor phase, a column of `PhaseFigures`, per recorded step."""
     is_time = column.endswith("_ns")
 
     def value(run: Run) -> float | None:
@@ -137,7 +137,7 @@ def _of_processor(name: str, label: str, column: str, *rests_on: Group, gpu: boo
 
     read = of_run(value)
     sql = f"SELECT SUM({column}) * 1.0 / {STEPS_SQL} AS {name} FROM molprof_phase_work WHERE phase = 'processor'"
-    counted = Counted("work" if is_time else column, in_steps=True, phase="processor")
+    counted = CountedEvents("work" if is_time else column, in_steps=True, phase="processor")
     return Figure(name, "Masking", label, "ns" if is_time else "number", read if gpu else without_gpu(read), sql,
                   rests_on, once=is_time, counted=counted, stands_in=not gpu)  # fmt: skip
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-from molprof.analysis.figures.step_model import SLOTS, Interval, IntervalTotal, TypicalStep
+from molprof.analysis.figures.step_model import SLOTS, IntervalTotal, StepInterval, TypicalStep
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
 
@@ -29,7 +29,7 @@ _TIMES = Query(
 
 
 def read_typical_step(engine: TraceProcessor) -> TypicalStep | None:
-    """The step of median duration; None in a trace without steps."""
+    """Return the step of median duration; None in a trace without steps."""
     if not (steps := query_rows(engine, _STEP)[1]):
         return None
     totals = tuple(IntervalTotal(*row) for row in query_rows(engine, _TOTALS)[1])
@@ -39,7 +39,7 @@ def read_typical_step(engine: TraceProcessor) -> TypicalStep | None:
     return TypicalStep(name, source, kind, count, dur_ns, totals, tuple(_merged(list(found), dur_ns, SLOTS)), time_ns)
 
 
-def _merged(rows: list[tuple[Any, ...]], dur_ns: int, slots: int) -> Iterator[Interval]:
+def _merged(rows: list[tuple[Any, ...]], dur_ns: int, slots: int) -> Iterator[StepInterval]:
     """Long intervals, and one for all short ones of a lane that start in the same of so many slots.
 
     That one goes from their first start to their last end, with the class that takes most of its time, and the first
@@ -59,7 +59,9 @@ def _merged(rows: list[tuple[Any, ...]], dur_ns: int, slots: int) -> Iterator[In
         number, *_ = first = min(most)
         start = min(row[5] for row in mine)
         length_ns = max(row[5] + row[6] for row in mine) - start
-        found.append((start, number, Interval(kind, lane, first[3], first[4], start, length_ns, len(mine), bool(own))))
+        found.append(
+            (start, number, StepInterval(kind, lane, first[3], first[4], start, length_ns, len(mine), bool(own)))
+        )
     yield from (interval for *_, interval in sorted(found, key=lambda item: item[:2]))
 
 

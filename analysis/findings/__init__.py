@@ -6,8 +6,8 @@ from importlib import import_module
 
 from molprof.analysis.figures.model import Finding
 from molprof.analysis.findings.bottleneck import bottleneck_of
-from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.rule import Found, Rule
+from molprof.analysis.findings.known import TraceFacts
+from molprof.analysis.findings.rule import FindingEvidence, Rule
 
 __all__ = ["RULES", "Known", "bottleneck_of", "find_all"]
 
@@ -39,7 +39,7 @@ _MODULES = [import_module(f"{__name__}.{name}") for name in _SUBJECTS]
 RULES = tuple(item for module in _MODULES for item in vars(module).values() if isinstance(item, Rule))
 
 
-def find_all(known: Known) -> tuple[Finding, ...]:
+def find_all(known: TraceFacts) -> tuple[Finding, ...]:
     """All findings of a trace: warnings, what leads, the largest gain that can be had, those without a bound, notes.
 
     Of notes those about most of the time come first. What is part of another finding comes right after it. The finding
@@ -49,7 +49,7 @@ def find_all(known: Known) -> tuple[Finding, ...]:
     led = None if verdict is None else _OF_VERDICT.get(verdict.bound or "")
     applied = [(rule, found) for rule in RULES if (found := rule.applied(known)) is not None]
 
-    def order(item: tuple[Rule, Found]) -> tuple[bool, bool, bool, float]:
+    def order(item: tuple[Rule, FindingEvidence]) -> tuple[bool, bool, bool, float]:
         rule, found = item
         is_note = rule.note or found.note
         last = 1.0 if found.gain is None else -found.gain.high * (1.0 if rule.id == led else rule.weight)

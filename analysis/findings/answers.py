@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from molprof.analysis.figures.model import Served
-from molprof.analysis.findings.known import Known
+from molprof.analysis.figures.model import ServedTimes
+from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.findings.remedy import constraining
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.common.values import counted
 
 _SHOWN = 2
@@ -22,26 +22,26 @@ _SHOWN = 2
     query="SELECT category, COUNT() AS events FROM slice GROUP BY category ORDER BY category",
     warning=True,
 )
-def invalid_answers(known: Known) -> Found | None:
-    """Fires where answers under a constraint are not valid, though no token limit ended them. Without gain."""
-    judged, invalid = _of_served(known) if isinstance(known.report.served, Served) else _of_run(known)
+def invalid_answers(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where answers under a constraint are not valid, though no token limit ended them. Without gain."""
+    judged, invalid = _of_served(known) if isinstance(known.report.served, ServedTimes) else _of_run(known)
     if not invalid:
         return None
     shown = "; ".join(invalid[:_SHOWN])
     more = f"; {len(invalid) - _SHOWN} more" if len(invalid) > _SHOWN else ""
-    return Found(
+    return FindingEvidence(
         f"{len(invalid)} of {counted(judged, 'answer')} that no token limit ended: {shown}{more}",
         {"invalid": len(invalid), "judged": judged},
     )
 
 
-def _of_served(known: Known) -> tuple[int, list[str]]:
+def _of_served(known: TraceFacts) -> tuple[int, list[str]]:
     served = known.report.served
-    assert isinstance(served, Served)
+    assert isinstance(served, ServedTimes)
     return (served.judged, list(served.invalid)) if served.run == "constrained" else (0, [])
 
 
-def _of_run(known: Known) -> tuple[int, list[str]]:
+def _of_run(known: TraceFacts) -> tuple[int, list[str]]:
     """Of a run of prompts, molecules aside, whose validity is chemistry too."""
     run = known.report.run
     if run is None or run.of_molecules or constraining(run) is None:

@@ -11,8 +11,8 @@ import numpy as np
 
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.intervals import key_sums
-from molprof.analysis.facts.places import NO_LEVEL, NOWHERE, Level, Place
-from molprof.analysis.findings.known import Known
+from molprof.analysis.facts.places import NO_LEVEL, NOWHERE, Enclosing, Level
+from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
 
@@ -34,15 +34,15 @@ _MOST_OPERATORS = 1000
 Row = dict[str, Any]
 
 
-def of_work(known: Known, classes: Collection[str], names: Collection[str] = ()) -> list[Row]:
-    """The calls of work of some classes, and of some names where they are given."""
+def of_work(known: TraceFacts, classes: Collection[str], names: Collection[str] = ()) -> list[Row]:
+    """Return the calls of work of some classes, and of some names where they are given."""
     work = known.facts.work
     chosen = (work.call != gaps.NONE) & is_of(known, known.facts.name_of, classes, names)
     return _calls(known, work.call[chosen], 1, (work.ts_end - work.ts)[chosen])
 
 
-def of_pieces(known: Known, times: np.ndarray) -> list[Row]:
-    """The calls of pieces of work by the time that counts of each, ns: of a run of its recorded steps alone."""
+def of_pieces(known: TraceFacts, times: np.ndarray) -> list[Row]:
+    """Return the calls of pieces of work by the time that counts of each, ns: of a run of its recorded steps alone."""
     work = known.facts.work
     chosen = np.flatnonzero(times)
     if known.report.run is not None:
@@ -50,21 +50,21 @@ def of_pieces(known: Known, times: np.ndarray) -> list[Row]:
     return _known_calls(known, work.call[chosen], times[chosen])
 
 
-def of_gaps(known: Known, is_chosen: np.ndarray) -> list[Row]:
-    """The calls that idle time ends with, or follows, by the time of chosen rows of its parts."""
+def of_gaps(known: TraceFacts, is_chosen: np.ndarray) -> list[Row]:
+    """Return the calls that idle time ends with, or follows, by the time of chosen rows of its parts."""
     idle, times = known.facts.idle, np.where(is_chosen, known.part_times, 0)
     sums = key_sums(known.facts.parts.idle, times, len(idle.ts))
     some = np.flatnonzero(sums)
     return _known_calls(known, idle.call[some], sums[some])
 
 
-def of_calls(known: Known, index: np.ndarray, times: np.ndarray) -> list[Row]:
-    """Calls by their index, with a time of each, ns."""
+def of_calls(known: TraceFacts, index: np.ndarray, times: np.ndarray) -> list[Row]:
+    """Return calls by their index, with a time of each, ns."""
     return _calls(known, index, 1, times)
 
 
-def _known_calls(known: Known, index: np.ndarray, times: np.ndarray) -> list[Row]:
-    """The same, and what is of no recorded call."""
+def _known_calls(known: TraceFacts, index: np.ndarray, times: np.ndarray) -> list[Row]:
+    """Return the same, and what is of no recorded call."""
     is_known = index != gaps.NONE
     rows = _calls(known, index[is_known], 1, times[is_known])
     if not is_known.all():
@@ -73,7 +73,7 @@ def _known_calls(known: Known, index: np.ndarray, times: np.ndarray) -> list[Row
     return rows
 
 
-def is_of(known: Known, name_of: np.ndarray, classes: Collection[str], names: Collection[str] = ()) -> np.ndarray:
+def is_of(known: TraceFacts, name_of: np.ndarray, classes: Collection[str], names: Collection[str] = ()) -> np.ndarray:
     """Whether each piece of work, by the index of its name, is of these classes, and of these names if given: bool."""
     told = known.facts.names
     wanted = [name.work_class in classes and (not names or name.name in names) for name in told]
@@ -81,13 +81,13 @@ def is_of(known: Known, name_of: np.ndarray, classes: Collection[str], names: Co
     return found
 
 
-def of_launches(known: Known) -> list[Row]:
-    """Launches of kernels."""
+def of_launches(known: TraceFacts) -> list[Row]:
+    """Return the launches of kernels."""
     return _calls(known, known.facts.launches, 1, 0)
 
 
-def _calls(known: Known, index: np.ndarray, counts: np.ndarray | int, times: np.ndarray | int) -> list[Row]:
-    """Calls of the runtime or driver by their index, with what counts for each, by place."""
+def _calls(known: TraceFacts, index: np.ndarray, counts: np.ndarray | int, times: np.ndarray | int) -> list[Row]:
+    """Return calls of the runtime or driver by their index, with what counts for each, by place."""
     return _rows(
         known, known.places.added_up(known.facts.calls.id[index], known.facts.call_stacks[index], counts, times)
     )
@@ -102,7 +102,7 @@ class Drained(NamedTuple):
     idle: np.ndarray  # indices of the gaps
 
 
-def of_drained_gaps(known: Known) -> Drained:
+def of_drained_gaps(known: TraceFacts) -> Drained:
     """Return the host syncs in which gaps began.
 
     While the CPU was in a sync it could queue nothing before the GPU had caught up. Left out are syncs that outlast all
@@ -129,7 +129,7 @@ def of_drained_gaps(known: Known) -> Drained:
     return Drained(rows, int(length_ns[drained].sum()), int(most_ns.sum()), gap)
 
 
-def of_operators(known: Known, name: str) -> list[Row]:
+def of_operators(known: TraceFacts, name: str) -> list[Row]:
     """Operators of a name, where Python stacks are beside the trace."""
     if known.stacks is None:
         return []
@@ -137,20 +137,20 @@ def of_operators(known: Known, name: str) -> list[Row]:
     return _of_operators(known, known.frame(Query("python_functions", f"{_OPERATORS}slice.name = '{quoted}'")))
 
 
-def of_processor(known: Known) -> list[Row]:
-    """The processor's operators that call no other."""
+def of_processor(known: TraceFacts) -> list[Row]:
+    """Return the processor's operators that call no other."""
     found = known.frame(_OF_PROCESSOR)
     return _of_operators(known, found.where(np.isin(found["id"], known.facts.leaf_operators)))
 
 
-def _of_operators(known: Known, found: Frame) -> list[Row]:
+def _of_operators(known: TraceFacts, found: Frame) -> list[Row]:
     ids, numbers = (found[name].astype(np.int64) for name in ("id", "stack_id"))
     times = (known.facts.slices.ts_end - known.facts.slices.ts)[ids]
     rows = sorted(_rows(known, known.places.added_up(ids, numbers, 1, times)), key=lambda row: -row["time_ns"])
     return [{**row, "annotation": None, "module": None, "source": row["function"]} for row in rows[:_MOST_OPERATORS]]
 
 
-def of_idle_time(known: Known, windows: gaps.Windows | None = None) -> list[Row]:
+def of_idle_time(known: TraceFacts, windows: gaps.Windows | None = None) -> list[Row]:
     """Time in which devices wait for threads, by what is around each moment of it, but for long GPU calls.
 
     windows: that time; None: all long gaps in which nothing was queued.
@@ -161,7 +161,7 @@ def of_idle_time(known: Known, windows: gaps.Windows | None = None) -> list[Row]
     return _rows(known, (row for row, is_chosen in zip(rows, chosen, strict=True) if is_chosen))
 
 
-def _rows(known: Known, found: Iterable[tuple[Place, int, int]]) -> list[Row]:
+def _rows(known: TraceFacts, found: Iterable[tuple[Enclosing, int, int]]) -> list[Row]:
     return [
         {
             "count": count, "time_ns": time_ns, "operator": place.operator, "function": place.function,
@@ -173,8 +173,8 @@ def _rows(known: Known, found: Iterable[tuple[Place, int, int]]) -> list[Row]:
     ]  # fmt: skip
 
 
-def _levels(known: Known, place: Place, kinds: Collection[str]) -> Iterator[Level]:
-    """What is around a place of some kinds, the innermost first, without annotations of steps and numbers of others."""
+def _levels(known: TraceFacts, place: Enclosing, kinds: Collection[str]) -> Iterator[Level]:
+    """Yield the names around a location, the innermost first, without annotations of steps and numbers of others."""
     for level in place.levels():
         if level.kind not in kinds or level.name.startswith(_SAY_NOTHING):
             continue

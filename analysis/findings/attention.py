@@ -7,8 +7,16 @@ from msgspec import Struct
 
 from molprof.analysis.findings.around import is_of
 from molprof.analysis.findings.device import AMPERE, lacks
-from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.rule import ATTENTION, Found, host_ns, host_times, launched, operators_named, rule
+from molprof.analysis.findings.known import TraceFacts
+from molprof.analysis.findings.rule import (
+    ATTENTION,
+    FindingEvidence,
+    host_ns,
+    host_times,
+    launched,
+    operators_named,
+    rule,
+)
 from molprof.analysis.findings.work import (
     POINTWISE,
     SMALL_SHARE,
@@ -38,7 +46,7 @@ _MOST_BETWEEN = 8
 _OF_LAYERS = ("*gelu*", "*silu*", "*relu*", "*norm*", "*swish*")
 
 
-def attention_ratio(known: Known) -> float | None:
+def attention_ratio(known: TraceFacts) -> float | None:
     """Amdahl's bound on the gain of another attention kernel, alone on the device; None without attention."""
     scope = known.scope
     if scope.devices:
@@ -47,7 +55,7 @@ def attention_ratio(known: Known) -> float | None:
     return scope.host_parts(_host_times(known)) or None
 
 
-def _host_times(known: Known) -> list[tuple[int, str]]:
+def _host_times(known: TraceFacts) -> list[tuple[int, str]]:
     """Time in the operators by phase, ns; all of it as forward in a foreign trace, which has no phases."""
     operators = known.frame(_ANY)
     return host_times(known, operators, _PHASES) if known.report.run is not None else [(host_ns(operators), "forward")]
@@ -64,8 +72,8 @@ def _host_times(known: Known) -> list[tuple[int, str]]:
     least_gain=0,
     note=True,
 )
-def attention_small(known: Known) -> Found | None:
-    """Fires where attention takes less than 10 % of the GPU's work (of the time, without GPU).
+def attention_small(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where attention takes less than 10 % of the GPU's work (of the time, without GPU).
 
     Gain: its share of the time.
     """
@@ -87,7 +95,7 @@ def attention_small(known: Known) -> Found | None:
         times, is_small = _host_times(known), gain < SMALL_SHARE
         evidence = f"scaled_dot_product_attention takes {'; '.join(scope.host_text(*time) for time in times)}"
         figures = {"attention_ns": sum(time_ns for time_ns, _ in times), "recorded_ns": scope.recorded_ns}
-    return Found(evidence, figures, known.gain(gain, "time in attention")) if is_small else None
+    return FindingEvidence(evidence, figures, known.gain(gain, "time in attention")) if is_small else None
 
 
 @rule(
@@ -99,9 +107,10 @@ def attention_small(known: Known) -> Found | None:
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
 )
-def mask_rules_out_flash(known: Known) -> Found | None:
-    """Fires where the efficient or math kernel ran, flash and cuDNN never, although torch was free to choose and
-    numbers have 16 bits.
+def mask_rules_out_flash(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where the efficient or math kernel ran, but flash and cuDNN never.
+
+    torch was free to choose, and numbers have 16 bits.
 
     Gain: the kernels of those operators.
 
@@ -122,7 +131,7 @@ def mask_rules_out_flash(known: Known) -> Found | None:
         return None
     count, gpu_ns = launched(known.engine, slow)
     names = sorted(set(slow["name"].tolist()))
-    return Found(
+    return FindingEvidence(
         f"{count_text(len(slow))} calls of {', '.join(names)} and none of flash attention, with 16-bit numbers and "
         f"torch free to choose: {time_text(gpu_ns)} in {counted(count, 'kernel')}",
         {"calls": len(slow), "kernels": count, "gpu_ns": gpu_ns},
@@ -142,7 +151,7 @@ class Unfused(Struct, frozen=True):
     index: np.ndarray  # of the work of all of them
 
 
-def unfused(known: Known) -> Unfused | None:
+def unfused(known: TraceFacts) -> Unfused | None:
     """Each softmax between two matrix products; None without any.
 
     A backward has two products before its softmax, of the values and the probabilities, and two after it, of queries
@@ -151,7 +160,7 @@ def unfused(known: Known) -> Unfused | None:
     return known.once("unfused attention", None, lambda: _found_unfused(known))
 
 
-def _found_unfused(known: Known) -> Unfused | None:
+def _found_unfused(known: TraceFacts) -> Unfused | None:
     if not work_by_name(known, "softmax"):
         return None
     work = sequence(known)
@@ -217,16 +226,17 @@ def _products(is_product: np.ndarray, is_sum: np.ndarray, place: int, step: int,
     weight=0.7,
     certain=False,
 )
-def unfused_attention(known: Known) -> Found | None:
-    """Fires where a softmax stands between two matrix products, with at most 7 small kernels, none an activation or
-    norm.
+def unfused_attention(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where a softmax stands between two matrix products.
+
+    At most 7 small kernels lie between them, none of them an activation or norm.
 
     Gain: the kernels between the products and the products, which one fused kernel replaces: one before and one after
     the softmax, in a backward two.
     """
     if (found := unfused(known)) is None:
         return None
-    item = Found(
+    item = FindingEvidence(
         f"{counted(found.calls, 'time')} a softmax stands between two matrix products: the "
         f"{counted(found.between, 'kernel')} between them take {time_text(found.between_ns)}, and the "
         f"{counted(found.products, 'product')} {time_text(found.products_ns)}; one fused kernel does all of it",

@@ -28,9 +28,9 @@ from msgspec.structs import replace
 from molprof.analysis.facts.facts import MASK_PHASES, PROCESSOR_PHASES
 from molprof.analysis.figures.bottleneck import PARTS, Bottleneck, parts_text
 from molprof.analysis.figures.model import IDLE_CAUSES, Group, place_text
-from molprof.analysis.findings.known import HOST_CAUSES, Known
+from molprof.analysis.findings.known import HOST_CAUSES, TraceFacts
 from molprof.analysis.findings.places import main_idle
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.analysis.findings.transfers import transfers_ns
 from molprof.analysis.findings.waits import in_processors_ns, other_device_ns, profiler_ns, waiting_ns
 from molprof.analysis.trace_processor.package import Query
@@ -51,7 +51,7 @@ _PHASES = Query("phases", "SELECT phase, SUM(own_ns) AS own_ns FROM molprof_phas
 _RESTS_ON: tuple[Group, ...] = ("gpu_idle", "gpu_time")
 
 
-def parts_of(known: Known) -> dict[str, int]:
+def parts_of(known: TraceFacts) -> dict[str, int]:
     """Return what the recorded time of all devices went to, ns, by `PARTS`: it adds up to that time."""
     scope = known.scope
     found = dict.fromkeys(PARTS, 0) | {name: known.split[name] for name in ("gpu", "communication")}
@@ -77,7 +77,7 @@ def parts_of(known: Known) -> dict[str, int]:
     return found
 
 
-def bottleneck_of(known: Known) -> Bottleneck | None:
+def bottleneck_of(known: TraceFacts) -> Bottleneck | None:
     """Return what bounds the time; None where no time is recorded.
 
     Shares are those of findings' gains: of the recorded span of a foreign trace, of the unprofiled time of a run.
@@ -85,7 +85,7 @@ def bottleneck_of(known: Known) -> Bottleneck | None:
     return known.once("bottleneck", None, lambda: _bottleneck(known))
 
 
-def _bottleneck(known: Known) -> Bottleneck | None:
+def _bottleneck(known: TraceFacts) -> Bottleneck | None:
     scope = known.any_scope
     if scope is None:
         return None
@@ -112,8 +112,8 @@ def _bottleneck(known: Known) -> Bottleneck | None:
     return replace(found, bound=other, ratio=shares[other])
 
 
-def _main_idle(known: Known) -> tuple[str | None, str | None, float | None]:
-    """The main cause of idle time between work, where most of that is, and its share."""
+def _main_idle(known: TraceFacts) -> tuple[str | None, str | None, float | None]:
+    """Return the main cause of idle time between work, where most of that is, and its share."""
     idle_ns = sum(part.time_ns for part in known.idle)
     if idle_ns < _LEAST_IDLE * known.scope.recorded_ns * known.scope.devices or (found := main_idle(known)) is None:
         return None, None, None
@@ -121,7 +121,7 @@ def _main_idle(known: Known) -> tuple[str | None, str | None, float | None]:
     return (cause, None, None) if where is None else (cause, where.name, where.ratio)
 
 
-def _is_open(known: Known) -> bool:
+def _is_open(known: TraceFacts) -> bool:
     """Whether missing work may fill much of the idle time, or recorded work be wrong for as much."""
     bounds = [bound for item in known.report.doubts_on(_RESTS_ON) for bound in item.bounds]
     busy = [bound for bound in bounds if bound.figure.startswith("devices.") and bound.figure.endswith(".busy_ns")]
@@ -130,8 +130,8 @@ def _is_open(known: Known) -> bool:
     return bool(open_ns > _OPEN * span_ns)
 
 
-def _of_host(known: Known) -> tuple[str | None, float | None]:
-    """What phases tell of a trace without GPU work: that masks and logits processors take most, with their share."""
+def _of_host(known: TraceFacts) -> tuple[str | None, float | None]:
+    """Return the phase that takes most of a trace without GPU work, masks or logits processors, and its share."""
     run, times = known.report.run, {}
     if run is not None and run.wall_ns.median:
         times = {name: phase.wall_ns / run.wall_ns.median for name, phase in run.phases.items() if phase.wall_ns}
@@ -153,8 +153,8 @@ def _of_host(known: Known) -> tuple[str | None, float | None]:
     rests_on=("gpu_idle", "gpu_time"),
     note=True,
 )
-def limits(known: Known) -> Found | None:
-    """Fires where GPU times are recorded."""
+def limits(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where GPU times are recorded."""
     if not (scope := known.scope).busy_ns:  # how long the work took is not recorded
         return None
     steps = sum(int(row["steps"] or 0) for row in known.report.table("steps").to_json() if row["source"] != "(outside)")
@@ -165,7 +165,7 @@ def limits(known: Known) -> Found | None:
     cause, place, ratio = _main_idle(known)
     if cause is not None and ratio is not None:
         each += f"; {IDLE_CAUSES[cause]}: {place_text(place, ratio)}"
-    return Found(
+    return FindingEvidence(
         f"{parts_text(parts_of(known))}{'' if scope.run is None else f' of {scope.recorded_text}'}{each}",
         {f"{name}_ns": value for name, value in known.split.items()},
         place=place,

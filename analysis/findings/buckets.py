@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from molprof.analysis.facts.coverage import exposure
 from molprof.analysis.facts.gaps import LONG_NS, NONE
 from molprof.analysis.facts.intervals import Coverage
-from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.known import TraceFacts
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.analysis.findings.work import POINTWISE, gpu_share, is_named, located, times_at
 from molprof.common.values import count_text, number_text, time_text
 
@@ -23,7 +23,7 @@ _LEAST_IN_ROW = 4
 _BETWEEN = (*POINTWISE, "memset", "memcpy DtoD", "collective")
 
 
-def _joinable(known: Known, reduces: np.ndarray) -> np.ndarray:
+def _joinable(known: TraceFacts, reduces: np.ndarray) -> np.ndarray:
     """Whether each all-reduce of the work could be one with others: bool.
 
     The thread that starts it starts four or more in a row, with no work between them but pointwise kernels and other
@@ -55,9 +55,10 @@ def _joinable(known: Known, reduces: np.ndarray) -> np.ndarray:
     rests_on=("gpu_work", "gpu_time"),
     weight=0.8,
 )
-def small_all_reduces(known: Known) -> Found | None:
-    """Fires where a step has 20 all-reduces or more, or a trace without steps, that could be joined and of which half
-    take 50 µs or less. One whose result other work waits for cannot be joined.
+def small_all_reduces(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where a step, or a trace without steps, has 20 small all-reduces or more that could be joined.
+
+    Half of them take 50 µs or less. One whose result other work waits for cannot be joined.
 
     Gain: the time in which they run on a device and nothing else does, and the short gaps before them.
     """
@@ -80,7 +81,7 @@ def small_all_reduces(known: Known) -> Found | None:
     before = (idle.position == 0) & (idle.ts_end - idle.ts <= LONG_NS) & (idle.next != NONE)
     before &= np.append(chosen, False)[idle.next]
     idle_ns = int((idle.ts_end - idle.ts)[before].sum())
-    found = Found(
+    found = FindingEvidence(
         f"{number_text(each)} in a step, {count_text(count)} in all, median {time_text(median_ns)}: "
         f"{time_text(exposed_ns)} with nothing else on the GPU, which is idle for {time_text(idle_ns)} in short gaps "
         f"before them",

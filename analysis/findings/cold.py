@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.slices import DRIVER, OPERATOR, RUNTIME
-from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.known import TraceFacts
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.analysis.findings.run import recorded_compiling
 from molprof.analysis.trace_processor.package import Query
 from molprof.analysis.union import Union
@@ -51,14 +51,14 @@ class FirstCall(Struct, frozen=True):
     kernel: str | None  # that it launches for the first time
 
 
-def first_calls(known: Known, least_ns: int) -> list[FirstCall]:
-    """Calls of so long or longer, but host syncs, that are the first of their name, that load a module, or that launch
-    the first kernel of a name.
+def first_calls(known: TraceFacts, least_ns: int) -> list[FirstCall]:
+    """Return calls of so long or longer, but host syncs, that are the first of their name, that load a module, or that
+    launch the first kernel of a name.
     """
     return known.once("first calls", least_ns, lambda: _found_calls(known, least_ns))
 
 
-def _found_calls(known: Known, least_ns: int) -> list[FirstCall]:
+def _found_calls(known: TraceFacts, least_ns: int) -> list[FirstCall]:
     facts = known.facts
     work, names = facts.work, facts.names
     by_start = np.argsort(work.ts, kind="stable")
@@ -83,7 +83,7 @@ def _found_calls(known: Known, least_ns: int) -> list[FirstCall]:
     return [FirstCall(call, name, operators[int(calls.id[call])], kernel) for call, name, kernel in found]
 
 
-def _idle_ns(known: Known, starts: Array, ends: Array) -> Array:
+def _idle_ns(known: TraceFacts, starts: Array, ends: Array) -> Array:
     """How long no device worked in each interval, ns."""
     work = known.facts.work
     idle: Array = ends - starts - Union(work.ts, work.ts_end).covered(starts, ends)
@@ -99,12 +99,12 @@ class Specialization(Struct, frozen=True):
     function: str | None
 
 
-def specializations(known: Known) -> list[Specialization]:
+def specializations(known: TraceFacts) -> list[Specialization]:
     """Those of 20 ms or longer."""
     return known.once("specializations", None, lambda: _found_specializations(known))
 
 
-def _found_specializations(known: Known) -> list[Specialization]:
+def _found_specializations(known: TraceFacts) -> list[Specialization]:
     runs, slices = known.frame(_SPECIALIZED), known.facts.slices
     if not len(runs):
         return []
@@ -140,9 +140,10 @@ def _where(item: Specialization) -> str:
     rests_on=("gpu_idle", "host_time"),
     certain=False,
 )
-def jit_specialization(known: Known) -> Found | None:
-    """Fires where nothing is recorded for 20 ms or longer right before TorchScript runs a `fallback_function`, which it
-    makes when it specializes.
+def jit_specialization(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where nothing is recorded for 20 ms or longer right before TorchScript runs a `fallback_function`.
+
+    TorchScript makes this function when it specializes.
 
     Gain: that time, in which no device worked.
     """
@@ -150,7 +151,7 @@ def jit_specialization(known: Known) -> Found | None:
         return None
     longest = max(found, key=lambda item: item.ts_end - item.ts)
     length_ns = longest.ts_end - longest.ts
-    return Found(
+    return FindingEvidence(
         f"nothing is recorded for {time_text(length_ns)} before {_where(longest)}"
         + (f"; {len(found)} such gaps" if len(found) > 1 else "")
         + f"; no GPU works for {time_text(idle_ns)} of it",
@@ -171,10 +172,11 @@ def jit_specialization(known: Known) -> Found | None:
     rests_on=("host_time",),
     warning=True,
 )
-def cold_start(known: Known) -> Found | None:
-    """Fires where first calls, specializing of TorchScript and compiling of torch.compile take 2 % of a recording that
-    is no run of molprof: calls of 20 ms or longer in which no device works, of a name or with a kernel that comes for
-    the first time or that load a module.
+def cold_start(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where first calls, TorchScript and torch.compile take 2 % of a recording that is no run of molprof.
+
+    First calls last 20 ms or longer, while no device works; their name or kernel comes for the first time, or they load
+    a module.
 
     Without gain: it is a warning about all shares of the recorded span.
     """
@@ -210,7 +212,7 @@ def cold_start(known: Known) -> Found | None:
         said.append(f"TorchScript specializes for {time_text(specialized_ns)} before {where}")
     if compiled_ns:
         said.append(f"torch.compile compiles for {time_text(compiled_ns)}")
-    return Found(
+    return FindingEvidence(
         f"{percent_text(time_ns / scope.recorded_ns)} of {scope.recorded_text}: {'; '.join(said)}",
         {"cold_ns": time_ns, "first_calls_ns": first_ns, "specialized_ns": specialized_ns, "compiled_ns": compiled_ns},
     )

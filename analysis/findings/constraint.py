@@ -16,23 +16,23 @@ from msgspec.structs import replace
 from molprof.analysis.figures.figure import any_masks
 from molprof.analysis.figures.model import Gain
 from molprof.analysis.figures.run_model import Run, StepPhase
-from molprof.analysis.findings.constraint_text import Part, done_to_text
+from molprof.analysis.findings.constraint_text import EvidencePart, done_to_text
 from molprof.analysis.findings.engine import FILLING, MASKS, phase_times, scheduler_waits, summed_over
 from molprof.analysis.findings.functions import NOT_OWN, OF_ENGINE, by_sample, functions_of, sampled_functions
-from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.findings.places import Location
 from molprof.analysis.findings.processor import PROCESSOR, gain_of_processor, row_loop, waiting_ns
 from molprof.analysis.findings.remedy import (
     SMALL,
-    Course,
+    ConstraintContext,
     constraining,
     remedy_of_engine,
     remedy_of_loop,
     remedy_of_run,
 )
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.analysis.trace_processor.package import Query
-from molprof.common.manifest import STEP_PHASES, Program
+from molprof.common.manifest import STEP_PHASES, ProgramTotals
 from molprof.common.values import (
     bytes_text,
     counted,
@@ -105,9 +105,11 @@ _OF_GAIN = "host and GPU time of the processor"
     least_gain=0,
     leads=True,
 )
-def constraint(known: Known) -> Found | None:
-    """Fires where a run is constrained, however little it costs: by a logits processor, or arguments of `generate` that
-    forbid or force tokens; by masks or grammars of an engine; by logits processors of another program's own.
+def constraint(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where a run is constrained, however little it costs.
+
+    By a logits processor, or arguments of `generate` that forbid or force tokens; by masks or grammars of an engine; by
+    logits processors of another program's own.
 
     Gain: the processor's host and GPU time; of its host syncs while the GPU is busy, at most the GPU's idle time. Of an
     engine the time of filling, accepting and applying, with a GPU that in which no device worked.
@@ -121,11 +123,11 @@ def constraint(known: Known) -> Found | None:
     return _of_engine(known) if any_masks(known.report.table("engine_phases")) else _of_loop(known)
 
 
-def _of_run(known: Known, run: Run, name: str) -> Found:
+def _of_run(known: TraceFacts, run: Run, name: str) -> FindingEvidence:
     phase = run.phases[PROCESSOR]
     steps_ns = sum(run.phases[item].wall_ns or 0 for item in _STEP)
-    course = Course(name=name, is_by_row=row_loop(known) is not None)
-    head, high = Part([], {}), None
+    course = ConstraintContext(name=name, is_by_row=row_loop(known) is not None)
+    head, high = EvidencePart([], {}), None
     # What `generate` applies without a logits processor runs in other phases.
     has_phase = run.setup.processor is not None
     if has_phase and phase.wall_ns and steps_ns > 0 and run.steps:
@@ -143,12 +145,12 @@ def _of_run(known: Known, run: Run, name: str) -> Found:
         head.figures |= {"processor_host_ns": phase.host_ns, "recorded_ns": known.scope.recorded_ns}
     else:
         head.clauses.append("it has no time of its own: it runs in other phases, or no time is recorded")
-    done, where = _done(known, run, course, head) if has_phase else (Part([], {}), None)
+    done, where = _done(known, run, course, head) if has_phase else (EvidencePart([], {}), None)
     parts = [head, done, _classes(run), _made(run), done_to_text(known, run, course), _rest(run, steps_ns, course)]
     figures: dict[str, int | float] = {"steps": run.steps}
     for part in parts:
         figures |= part.figures
-    found = Found(
+    found = FindingEvidence(
         "; ".join(clause for part in parts for clause in part.clauses),
         figures,
         None if high is None else known.gain(high, _OF_GAIN),
@@ -167,15 +169,15 @@ def _title(name: str, share: float | None, rest: str) -> str:
 
 
 def _what_sets(run: Run) -> str:
-    """What takes most of the steps beside the processor."""
+    """Return what takes most of the steps apart from the processor."""
     times = {name: run.phases[name].wall_ns or 0 for name in _STEP if name != PROCESSOR}
     times["forward"] += times.pop("prefill")
     most = max(times, key=lambda name: times[name])
     return "the model" if most == "forward" else most
 
 
-def _timed(run: Run, wall_ns: int, steps_ns: int) -> tuple[Part, float]:
-    """The share of the unprofiled steps, with its range over passes, and the time per step and row."""
+def _timed(run: Run, wall_ns: int, steps_ns: int) -> tuple[EvidencePart, float]:
+    """Return the share of the unprofiled steps, with its range over passes, and the time per step and row."""
     share, step_ns = wall_ns / steps_ns, wall_ns / run.steps
     passes = [
         ns / all_ns
@@ -213,11 +215,11 @@ def _timed(run: Run, wall_ns: int, steps_ns: int) -> tuple[Part, float]:
         if course is not None and is_even:
             each = f", {_percentiles({key: per(ns, rows) for key, ns in _times_of(course).items()})}"
         clauses.append(f"per row, of {number_text(rows)}, {time_text(step_ns / rows)}{each}")
-    return Part(clauses, figures), share
+    return EvidencePart(clauses, figures), share
 
 
 def _times_of(course: StepPhase) -> dict[str, int | None]:
-    """The percentiles of a phase or a mask, by key."""
+    """Return the percentiles of a phase or a mask, by key."""
     return {key: getattr(course, key) for key in ("p50_ns", "p90_ns", "p99_ns", "longest_ns")}
 
 
@@ -228,12 +230,14 @@ def _percentiles(times: Mapping[str, Any]) -> str:
     return ", ".join([*said, f"longest {time_text(times['longest_ns'])}"])
 
 
-def _done(known: Known, run: Run, course: Course, head: Part) -> tuple[Part, Location | None]:
-    """What the recorded steps show of it: operators and what is outside them, functions, launches, syncs, copies.
+def _done(
+    known: TraceFacts, run: Run, course: ConstraintContext, head: EvidencePart
+) -> tuple[EvidencePart, Location | None]:
+    """Return what the steps show of the constraint: operators, time outside them, functions, launches, syncs, copies.
 
     Sampled functions follow the first clause of `head`: they say what to change.
     """
-    phase, steps, part = run.phases[PROCESSOR], run.window.steps, Part([], {})
+    phase, steps, part = run.phases[PROCESSOR], run.window.steps, EvidencePart([], {})
     if not phase.host_ns or not steps:
         return part, None
     facts = known.facts
@@ -286,23 +290,23 @@ def _done(known: Known, run: Run, course: Course, head: Part) -> tuple[Part, Loc
 
 
 def _by_function(where: Location) -> str:
-    """The first functions with their shares of the time."""
+    """Return the first functions with their shares of the time."""
     whole = where.places[0].time_ns / where.ratio
     said = (f"{place.label} {percent_text(place.time_ns / whole)}" for place in where.places[:_FUNCTIONS_SHOWN])
     return f"by function: {', '.join(said)}"
 
 
-def _classes(run: Run) -> Part:
+def _classes(run: Run) -> EvidencePart:
     """Of a program with several processors, each one's time per step, unprofiled."""
-    calls = run.program.processors if isinstance(run.program, Program) else []
+    calls = run.program.processors if isinstance(run.program, ProgramTotals) else []
     timed = sorted((item for item in calls if item.time_ns), key=lambda item: -(item.time_ns or 0))
     said = ", ".join(f"{item.name} {time_text(per(item.time_ns, item.steps))}" for item in timed)
-    return Part([f"by class, per timed step: {said}"] if said else [], {})
+    return EvidencePart([f"by class, per timed step: {said}"] if said else [], {})
 
 
-def _made(run: Run) -> Part:
-    """Making it, which no step contains."""
-    part = Part([], {})
+def _made(run: Run) -> EvidencePart:
+    """Return the text on making the constraint, which no step contains."""
+    part = EvidencePart([], {})
     if run.processor_once_ns:
         part.figures["once_ns"] = run.processor_once_ns
         parts = run.processor_parts_ns or {}
@@ -316,16 +320,16 @@ def _made(run: Run) -> Part:
     return part
 
 
-def _rest(run: Run, steps_ns: int, course: Course) -> Part:
-    """What is left of a step without it, where it is small."""
+def _rest(run: Run, steps_ns: int, course: ConstraintContext) -> EvidencePart:
+    """Return the text on the rest of a step, where the constraint is small."""
     if course.share is None or course.share >= SMALL or steps_ns <= 0:
-        return Part([], {})
+        return EvidencePart([], {})
     forward_ns = sum(run.phases[name].wall_ns or 0 for name in ("forward", "prefill"))
     what = f"{percent_text(forward_ns / steps_ns)} are forwards"
-    return Part([f"without it {percent_text(1 - course.share)} of the steps remain: {what}"], {})
+    return EvidencePart([f"without it {percent_text(1 - course.share)} of the steps remain: {what}"], {})
 
 
-def _of_engine(known: Known) -> Found | None:
+def _of_engine(known: TraceFacts) -> FindingEvidence | None:
     """Masks and grammars of an engine, by its phases."""
     phases, scope = phase_times(known), known.scope
     grammars = [name for name in phases if name.startswith("grammar_")]
@@ -380,7 +384,7 @@ def _of_engine(known: Known) -> Found | None:
         gain = None if most is None else known.gain(most, "masks, and the wait before they are applied")
         title = f"The constraint (masks): filling is not recorded, the rest takes {percent_text(share)} of the time"
         fix = "Record the process that fills masks too (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0); then compare backends."
-    return Found(
+    return FindingEvidence(
         "; ".join(clauses),
         figures,
         gain,
@@ -398,12 +402,12 @@ def _first_time(phases: Mapping[str, Mapping[str, int | None]], names: Sequence[
     return next(filter(None, times), 0) if times else None
 
 
-def _programs(known: Known) -> set[str]:
-    """The engines whose phases are recorded."""
+def _programs(known: TraceFacts) -> set[str]:
+    """Return the engines whose phases are recorded."""
     return {str(row["program"]) for row in known.report.table("engine_phases").to_json() if row["count"]}
 
 
-def _of_loop(known: Known) -> Found | None:
+def _of_loop(known: TraceFacts) -> FindingEvidence | None:
     """Logits processors of a program's own, by its stacks, or by a phase that its own loop marks."""
     rows: Any = known.report.table("logits_processors").to_json()
     own = [row for row in rows if not any(folder in row["source"] for folder in NOT_OWN)]
@@ -424,7 +428,7 @@ def _of_loop(known: Known) -> Found | None:
         *([f"by processor: {each}"] if len(own) > 1 else []),
         *([_by_function(where)] if where is not None else []),
     ]
-    return Found(
+    return FindingEvidence(
         "; ".join(clauses),
         {"processor_ns": time_ns, **{key: first[key] for key in ("count", "p50_ns", "longest_ns")}},
         known.gain(share, "host time of the processors"),

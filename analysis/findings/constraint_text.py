@@ -7,21 +7,21 @@ from typing import Any
 from msgspec import Struct
 
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.remedy import Course
+from molprof.analysis.findings.known import TraceFacts
+from molprof.analysis.findings.remedy import ConstraintContext
 from molprof.common.values import count_text, counted, percent_text
 
 
-class Part(Struct):
+class EvidencePart(Struct):
     """Clauses of the evidence, and their figures."""
 
     clauses: list[str]
     figures: dict[str, int | float]
 
 
-def done_to_text(known: Known, run: Run, course: Course) -> Part:
-    """What it did to the answers."""
-    part, tokens = Part([], {}), run.generated_tokens
+def done_to_text(known: TraceFacts, run: Run, course: ConstraintContext) -> EvidencePart:
+    """Return the text on what the constraint did to the answers."""
+    part, tokens = EvidencePart([], {}), run.generated_tokens
     if run.setup.random or not tokens:
         return part
 

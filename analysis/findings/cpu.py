@@ -6,7 +6,7 @@ from itertools import filterfalse
 
 from molprof.analysis.findings.around import of_idle_time, of_operators
 from molprof.analysis.findings.functions import is_of_masks
-from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.findings.places import (
     NOWHERE,
     Location,
@@ -17,7 +17,7 @@ from molprof.analysis.findings.places import (
     places_of,
     processor_places,
 )
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.analysis.findings.waits import is_waiting
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, percent_text, time_text
@@ -43,7 +43,7 @@ _LONGEST = Query(
     least_gain=0.1,
     weight=0.3,
 )
-def host_operators(known: Known) -> Found | None:
+def host_operators(known: TraceFacts) -> FindingEvidence | None:
     """Without a GPU, fires where the self time of one operator is 10 % of the time. Of a matrix product in a run of a
     model with fewer than a billion parameters it is a note: that is what such a model does on a CPU.
 
@@ -55,7 +55,7 @@ def host_operators(known: Known) -> Found | None:
     run, first, others = known.report.run, rows[0], rows[1:4]
     share = known.scope.host_part(first["own_ns"])
     also = "; ".join(f"{row['name']} {time_text(row['own_ns'])}" for row in others)
-    found = Found(
+    found = FindingEvidence(
         f"{first['name']}: {counted(first['count'], 'run')}, {time_text(first['own_ns'])} without the operators that "
         f"it calls, {percent_text(share)} of the time; then {also}",
         {"count": first["count"], "own_ns": first["own_ns"]},
@@ -65,7 +65,7 @@ def host_operators(known: Known) -> Found | None:
     return placed(found, location(known, of_operators(known, first["name"])))
 
 
-def _host_places(known: Known) -> list[Where]:
+def _host_places(known: TraceFacts) -> list[Where]:
     """Where the thread with most time in operators works while no thread is in one."""
     return [place for place in places_of(filterfalse(is_waiting, of_idle_time(known))) if place.label != NOWHERE]
 
@@ -81,7 +81,7 @@ def _host_places(known: Known) -> list[Where]:
     least_gain=0.1,
     weight=0.6,
 )
-def host_functions(known: Known) -> Found | None:
+def host_functions(known: TraceFacts) -> FindingEvidence | None:
     """Without a GPU, fires where at one place 10 % of the time pass while no thread is in an operator. Waiting does
     not count.
 
@@ -93,7 +93,7 @@ def host_functions(known: Known) -> Found | None:
     time_ns, share = places[0].time_ns, known.scope.host_part(places[0].time_ns)
     all_ns = sum(place.time_ns for place in places)
     others = Location(places[0].label, 1.0, tuple(places))
-    return Found(
+    return FindingEvidence(
         f"{time_text(time_ns)} at one place, {percent_text(share)} of the time, while no thread is in an operator; "
         f"{time_text(all_ns)} in all{listed(others)}",
         {"time_ns": time_ns, "outside_ns": all_ns},
@@ -118,8 +118,8 @@ def host_functions(known: Known) -> Found | None:
     rests_on=("host_time",),
     weight=0.7,
 )
-def processor_operators(known: Known) -> Found | None:
-    """Fires where the logits processor runs one operator from one place 20 times per step or more.
+def processor_operators(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where the logits processor runs one operator from one place 20 times per step or more.
 
     Gain: the time of these operators in the processor's phase.
     """
@@ -130,7 +130,7 @@ def processor_operators(known: Known) -> Found | None:
     most = [place for place in places if place.count >= _LEAST_OPERATORS_PER_STEP * steps]
     time_ns, count = sum(place.time_ns for place in most), sum(place.count for place in most)
     where = Location(most[0].label, most[0].time_ns / max(1, time_ns), tuple(most))
-    return Found(
+    return FindingEvidence(
         f"{count_text(round(count / steps))} operators per step in the processor, {time_text(time_ns / steps)} per "
         f"recorded step{listed(where)}",
         {"operators_per_step": count / steps, "time_ns": time_ns},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.trace_processor.package import Query
 
 Platform = Literal["CUDA", "ROCm", "XPU"]
@@ -32,8 +32,8 @@ _CALLS = Query(
 )
 
 
-def platform(known: Known) -> Platform | None:
-    """What the devices are programmed with; None where nothing tells."""
+def platform(known: TraceFacts) -> Platform | None:
+    """Return the platform of the devices; None where nothing tells it."""
     trace = known.report.trace
     for name in trace.device_names:
         for pattern, found in _PLATFORMS:
@@ -46,13 +46,13 @@ def platform(known: Known) -> Platform | None:
     return told[0] if told else None
 
 
-def copies_pinned(known: Known) -> bool:
+def copies_pinned(known: TraceFacts) -> bool:
     """Whether all copies from the host whose kind of memory is recorded are from pinned memory, and there are any."""
     names = [name.name for name in known.facts.names if name.name.startswith("Memcpy HtoD")]
     return any("Pinned" in name for name in names) and not any("Pageable" in name for name in names)
 
 
-def lacks(known: Known, capability: tuple[int, int]) -> bool:
+def lacks(known: TraceFacts, capability: tuple[int, int]) -> bool:
     """Whether a device with CUDA is of a lower compute capability; False where that is not known."""
     if platform(known) != "CUDA":
         return False

@@ -7,8 +7,8 @@ import numpy as np
 from molprof.analysis.facts import gaps
 from molprof.analysis.figures.model import IDLE_CAUSES, TITLES, Group
 from molprof.analysis.findings.idle import long_calls_in
-from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.known import TraceFacts
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.analysis.findings.waits import begins_waiting
 from molprof.common.values import counted, percent_text, time_text
 
@@ -32,8 +32,8 @@ _LEAST_PIECES = 10
     rests_on=("gpu_work",),
     note=True,
 )
-def recording_ends(known: Known) -> Found | None:
-    """Fires where, before the first GPU work and after the last, 2 % of the recorded span of a foreign trace lie."""
+def recording_ends(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where, before the first GPU work and after the last, 2 % of the recorded span of a foreign trace lie."""
     recorded_ns = known.facts.span[1] - known.facts.span[0]
     before_ns, after_ns = known.ends
     if known.scope.run is not None or before_ns + after_ns < _LEAST_ENDS * recorded_ns:
@@ -46,7 +46,7 @@ def recording_ends(known: Known) -> Found | None:
     calls = [
         f"{call['name']} {time_text(call['time_ns'])}" for call in long_calls_in(known, gaps.BEFORE, gaps.AFTER)[:3]
     ]
-    return Found(
+    return FindingEvidence(
         f"{', '.join(ends)}: {percent_text((before_ns + after_ns) / recorded_ns)} of the recorded span, which "
         f"counts for no gain{'; in single calls: ' + ', '.join(calls) if calls else ''}; to leave it out, record steps "
         "alone",
@@ -64,9 +64,10 @@ def recording_ends(known: Known) -> Found | None:
     rests_on=("gpu_work",),
     note=True,
 )
-def unknown_waits(known: Known) -> Found | None:
-    """Fires where, for 3 % of the time, queued work does not start, a call is not recorded, or a sync outlasts all
-    recorded work.
+def unknown_waits(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where waits of unknown cause take 3 % of the time.
+
+    Queued work does not start, a call is not recorded, or a sync outlasts all recorded work.
     """
     is_early = begins_waiting(known)
     causes = ("other_stream", *_WAITS) if is_early else _WAITS
@@ -87,7 +88,7 @@ def unknown_waits(known: Known) -> Found | None:
     elif is_early:
         what += "; it waits from the start on, so begin the recording between two steps"
         fix = "Begin the recording between two steps, with nothing queued: what ran before is not in it."
-    return Found(
+    return FindingEvidence(
         f"{time_text(time_ns)}, {percent_text(share)} of the time, the longest gap {time_text(longest_ns)}: {what}",
         {"idle_ns": time_ns, "longest_ns": longest_ns, "long_syncs": len(syncs.call)},
         fix=fix,
@@ -105,8 +106,8 @@ def unknown_waits(known: Known) -> Found | None:
     rests_on=("gpu_work",),
     note=True,
 )
-def one_event(known: Known) -> Found | None:
-    """Fires where one of at least 10 pieces of GPU work takes half of the time, and 10 times as long as any other."""
+def one_event(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where one of at least 10 pieces of GPU work takes half of the time, and 10 times as long as any other."""
     work = known.facts.work
     time_ns = work.ts_end - work.ts
     if len(time_ns) < _LEAST_PIECES:
@@ -117,7 +118,7 @@ def one_event(known: Known) -> Found | None:
     if ratio < _LEAST_ONE * known.scope.wall_ratio or longest_ns < _LONGER * time_ns[second]:
         return None
     name = known.facts.names[known.facts.name_of[longest]].name
-    return Found(
+    return FindingEvidence(
         f"{name} takes {time_text(longest_ns)} once, {percent_text(ratio)} of the time; the next longest of "
         f"{counted(len(time_ns), 'piece')} of work takes {time_text(int(time_ns[second]))}",
         {"time_ns": longest_ns, "next_ns": int(time_ns[second]), "pieces": len(time_ns)},
@@ -133,10 +134,10 @@ def one_event(known: Known) -> Found | None:
     query="certificate_launches",
     note=True,
 )
-def not_to_be_had(known: Known) -> Found | None:
-    """Fires where a check says that no figures of GPU work, its time or idle time are to be had."""
+def not_to_be_had(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where a check says that no figures of GPU work, its time or idle time are to be had."""
     lost = [group for group in _OF_GPU if group in known.lost]
     if not lost:
         return None
     reasons = dict.fromkeys(item.reason for item in known.report.doubts_on(lost) if item.reason)
-    return Found(f"{', '.join(TITLES[group] for group in lost)}: {'; '.join(reasons)}", {"groups": len(lost)})
+    return FindingEvidence(f"{', '.join(TITLES[group] for group in lost)}: {'; '.join(reasons)}", {"groups": len(lost)})

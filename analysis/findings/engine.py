@@ -10,8 +10,8 @@ from msgspec import Struct
 from molprof.analysis.facts.facts import SCHEDULER_WAIT
 from molprof.analysis.facts.phases import followed_by
 from molprof.analysis.figures.figure import any_masks
-from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.known import TraceFacts
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
 from molprof.analysis.union import Union
@@ -63,7 +63,7 @@ _QUANTILE = 1.96  # of the normal distribution, for 95 %
 
 
 def _growth(values: np.ndarray) -> tuple[float, float, float] | None:
-    """The slope of values, with its 95 % interval: the median of the slopes of all pairs (Sen, JASA 63, 1968).
+    """Return the slope of values, with its 95 % interval: the median of the slopes of all pairs (Sen, JASA 63, 1968).
 
     Nothing is assumed of their distribution but that errors are independent. None for too few.
     """
@@ -78,7 +78,7 @@ def _growth(values: np.ndarray) -> tuple[float, float, float] | None:
 
 
 def _longest_stretch(steps: Frame) -> Frame | None:
-    """The longest run of decode steps with the same sequences, in which masks are filled."""
+    """Return the longest run of decode steps with the same sequences, in which masks are filled."""
     steps = steps.where((steps["stretch"] >= 0) & (steps["fill_ns"] > 0) & (steps["masks"] > 0))
     if not len(steps):
         return None
@@ -94,8 +94,8 @@ class SchedulerWaits(Struct, frozen=True):
     masks_ns: int  # right before masks are applied: what was left of filling them there when the forward had ended
 
 
-def scheduler_waits(known: Known) -> SchedulerWaits | None:
-    """The waits of an engine's workers for its scheduler, in the recorded span; None where none are recorded."""
+def scheduler_waits(known: TraceFacts) -> SchedulerWaits | None:
+    """Return the waits of an engine's workers for its scheduler, in the recorded span; None where none are recorded."""
     waits, phases = known.frame(_WAITS), known.facts.phases
     first, last = known.facts.span
     whole = phases.id[(phases.ts >= first) & (phases.ts_end <= last)]
@@ -110,13 +110,13 @@ def scheduler_waits(known: Known) -> SchedulerWaits | None:
     return SchedulerWaits(len(waits), int(exposed_ns.sum()), int(exposed_ns[of_masks].sum()))
 
 
-def phase_times(known: Known) -> dict[str, dict[str, int | None]]:
+def phase_times(known: TraceFacts) -> dict[str, dict[str, int | None]]:
     """By phase of an engine `count`, `time_ns`, `own_ns` and `exposed_ns`, in which no device worked."""
     return {row.pop("phase"): row for row in map(dict, known.rows(_TIMES))}
 
 
 def summed_over(phases: dict[str, dict[str, int | None]], column: str, *names: str) -> int:
-    """The sum of a column of some phases."""
+    """Return the sum of a column of some phases."""
     return sum(phases.get(name, {}).get(column) or 0 for name in names)
 
 
@@ -130,8 +130,8 @@ def summed_over(phases: dict[str, dict[str, int | None]], column: str, *names: s
     rests_on=("host_time",),
     weight=0.5,
 )
-def mask_fill_serial(known: Known) -> Found | None:
-    """Fires where the masks of two rows per step or more are filled one by one.
+def mask_fill_serial(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where the masks of two rows per step or more are filled one by one.
 
     Rows that other threads fill do not count. Gain: all filling except that of one average row per step, of a GPU's
     trace while no device worked.
@@ -144,7 +144,7 @@ def mask_fill_serial(known: Known) -> Found | None:
         return None
     # Filling that GPU work hides costs nothing.
     seen = summed_over(phases, "exposed_ns", *FILLING) / summed_over(phases, "own_ns", *FILLING)
-    return Found(
+    return FindingEvidence(
         f"{counted(rows, 'row')} in {counted(steps, 'step')}, {time_text(rows_ns / rows)} each, one by one: "
         f"{time_text(rows_ns)} of {time_text(fill_ns)} of filling",
         {"rows_per_step": rows / steps, "row_ns": rows_ns / rows, "fill_ns": fill_ns},
@@ -163,8 +163,8 @@ def mask_fill_serial(known: Known) -> Found | None:
     rests_on=("host_time",),
     weight=0.5,
 )
-def mask_fill_waits(known: Known) -> Found | None:
-    """Fires where masks are filled while no device works, and there is work that could hide it.
+def mask_fill_waits(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where masks are filled while no device works, and there is work that could hide it.
 
     Gain: step by step, the filling, at most the time of that work: of the GPU, else of the forward, if other cores fill
     meanwhile. Where no steps are marked, of all steps together.
@@ -192,7 +192,7 @@ def mask_fill_waits(known: Known) -> Found | None:
         )
     beside, behind = ("while no GPU works", "GPU work") if devices else ("in all", "the forwards")
     longer = "longer than" if fill_ns > forward_ns else "no longer than"
-    return Found(
+    return FindingEvidence(
         f"filling takes {time_text(fill_ns)} {beside}, {longer} {behind}, {time_text(forward_ns)}{each}",
         {"fill_ns": fill_ns, "forward_ns": forward_ns, "hidden_ns": saved_ns},
         known.gain(known.scope.host_part(saved_ns), f"the shorter of filling and {behind} in each step"),
@@ -213,9 +213,10 @@ def mask_fill_waits(known: Known) -> Found | None:
     rests_on=("host_time", "steps"),
     weight=0.5,
 )
-def mask_fill_grows(known: Known) -> Found | None:
-    """Fires where, in the longest run of decode steps with the same sequences, the time to fill a mask grows with the
-    step: the 95 % interval of its slope is above 0 in the first half of the steps, and in the second.
+def mask_fill_grows(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where the time to fill a mask grows with the step, in the longest run of steps with the same sequences.
+
+    The 95 % interval of its slope is above 0 in the first half of the steps, and in the second.
 
     Gain: all filling above the median of the first quarter of those steps, of a GPU's trace while no device worked.
     """
@@ -232,7 +233,7 @@ def mask_fill_grows(known: Known) -> Found | None:
     slope, low, high = (value / stride for value in whole)
     first_ns, last_ns = float(np.median(each_ns[:quarter])), float(np.median(each_ns[-quarter:]))
     above_ns = float((np.maximum(1 - first_ns / each_ns, 0) * steps["fill_exposed_ns"]).sum())
-    return Found(
+    return FindingEvidence(
         f"{time_text(first_ns)} per mask in the first quarter of {counted(len(each_ns), 'step')} with the same "
         f"{counted(int(steps['sequences'][0]), 'sequence')}, {time_text(last_ns)} in the last: {time_text(slope)} more "
         f"per step (95 %: {time_text(low)} to {time_text(high)})",
@@ -253,8 +254,8 @@ def mask_fill_grows(known: Known) -> Found | None:
     rests_on=("host_time", "steps"),
     weight=0.5,
 )
-def unconstrained_wait(known: Known) -> Found | None:
-    """Fires where decode steps have sequences with masks and others without.
+def unconstrained_wait(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where decode steps have sequences with masks and others without.
 
     Gain: the time of masks in these steps, of a GPU's trace that in which no device worked, times the share of their
     sequences that are without.
@@ -266,7 +267,7 @@ def unconstrained_wait(known: Known) -> Found | None:
     waits = steps["mask_exposed_ns"]
     rows, without = int(steps["sequences"].sum()), int(steps["unconstrained"].sum())
     waited_ns = float((waits * steps["unconstrained"] / steps["sequences"]).sum())
-    return Found(
+    return FindingEvidence(
         f"{number_text(without / len(steps))} of {number_text(rows / len(steps))} sequences have no mask in "
         f"{counted(len(steps), 'step')}, and wait {time_text(float(waits.mean()))} in each for those of the others",
         {"steps": len(steps), "unconstrained": without / len(steps), "wait_ns": float(waits.mean())},
@@ -284,8 +285,8 @@ def unconstrained_wait(known: Known) -> Found | None:
     needs=("masks", "time"),
     rests_on=("host_time",),
 )
-def grammar_compile_waits(known: Known) -> Found | None:
-    """Fires where an engine compiles grammars, or waits for that, while it and its GPU do nothing else.
+def grammar_compile_waits(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where an engine compiles grammars, or waits for that, while it and its GPU do nothing else.
 
     Gain: that time.
     """
@@ -302,7 +303,7 @@ def grammar_compile_waits(known: Known) -> Found | None:
     time_ns, waited_ns = (summed_over(phases, "time_ns", name) for name in ("grammar_compile", "grammar_wait"))
     kept = f"; {lookups - count} of {lookups} were found in the cache" if lookups >= count > 0 else ""
     waited = f", and {time_text(waited_ns)} of waiting for it" if waited_ns else ""
-    return Found(
+    return FindingEvidence(
         f"{counted(count, 'grammar')} compiled in {time_text(time_ns)}{waited}: {time_text(alone_ns)} while nothing "
         f"else ran, before the first tokens of their requests{kept}",
         {"grammars": count, "compile_ns": time_ns, "wait_ns": waited_ns, "alone_ns": alone_ns},
@@ -323,8 +324,8 @@ def grammar_compile_waits(known: Known) -> Found | None:
     rests_on=("host_time",),
     weight=0.5,
 )
-def waits_for_scheduler(known: Known) -> Found | None:
-    """Fires where workers of an engine wait for messages of its scheduler's process while no device works.
+def waits_for_scheduler(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where workers of an engine wait for messages of its scheduler's process while no device works.
 
     Gain: that time. It has also what passes while no request is there.
     """
@@ -332,7 +333,7 @@ def waits_for_scheduler(known: Known) -> Found | None:
     if waits is None or not waits.all_ns:
         return None
     before = f", {time_text(waits.masks_ns)} of it right before masks are applied" if waits.masks_ns else ""
-    return Found(
+    return FindingEvidence(
         f"{counted(waits.count, 'wait')}, {time_text(waits.all_ns)} of {known.scope.recorded_text}{before}; the other "
         "process is not recorded",
         {"waits": waits.count, "wait_ns": waits.all_ns, "before_masks_ns": waits.masks_ns},
@@ -352,8 +353,8 @@ def waits_for_scheduler(known: Known) -> Found | None:
     query="phase_times",
     note=True,
 )
-def masks_not_recorded(known: Known) -> Found | None:
-    """Fires where nothing that marks masks can be in an engine's trace.
+def masks_not_recorded(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where nothing that marks masks can be in an engine's trace.
 
     Without gain: the trace may be of requests without constraints, unless kernels apply masks.
     """
@@ -365,7 +366,7 @@ def masks_not_recorded(known: Known) -> Found | None:
     applied = (
         f"; {counted(kernels, 'kernel')} that {'applies' if kernels == 1 else 'apply'} masks ran" if kernels else ""
     )
-    return Found(
+    return FindingEvidence(
         f"nothing marks these phases in the trace: {', '.join(missing)}{applied}",
         {"phases": len(missing), "mask_kernels": kernels},
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.known import TraceFacts
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.common.manifest import STEP_PHASES
 from molprof.common.settings import VLLM
 from molprof.common.values import count_text, counted, number_text, percent_text, time_text
@@ -25,8 +25,8 @@ _LEAST_FORCED = 0.1
     query="tokens",
     needs=("timed",),
 )
-def forced_text(known: Known) -> Found | None:
-    """Fires where 10 % of the tokens were the only ones that their masks left, and each had a step of its own.
+def forced_text(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where 10 % of the tokens were the only ones that their masks left, and each had a step of its own.
 
     Gain: the steps beyond the fewest in which as many rows can make all choices, times the share of wall time in decode
     steps. Appended tokens are computed all the same, and a batch is as long as the row with most choices.
@@ -48,7 +48,7 @@ def forced_text(known: Known) -> Found | None:
             "vLLM does not append forced text; SGLang does where its backend of grammars can. Shorten the keys and "
             "fixed texts that the constraint makes each answer repeat."
         )
-    return Found(
+    return FindingEvidence(
         f"{count_text(forced.tokens)} of {counted(run.generated_tokens, 'token')} in {counted(forced.runs, 'run')}, "
         f"the longest of {count_text(forced.longest_run)}; {time_text(step_ns)} per decode step; with as many rows, "
         f"all choices need {count_text(forced.least_steps)} of {counted(run.steps, 'step')} or more",

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from molprof.analysis.facts.gaps import Windows
 from molprof.analysis.figures.model import STACK_CATEGORY
-from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.findings.places import Location, Where
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.sampled import SampledFunctions
@@ -28,8 +28,8 @@ _NEARLY_ALL = 0.9
 _TRACKS = Query("annotations", "SELECT id, upid, tid FROM _molprof_thread_track ORDER BY id")
 
 
-def functions_of(known: Known, phases: tuple[str, ...]) -> Location | None:
-    """The Python functions in which phases of these beginnings pass; None where they are not recorded.
+def functions_of(known: TraceFacts, phases: tuple[str, ...]) -> Location | None:
+    """Return the Python functions in which phases of these beginnings pass; None where they are not recorded.
 
     Of a run's processor without stacks they are sampled: by line of the program, or where none is in it, by innermost
     function. The name is that of the first with half of the time, or of the smallest function that has it.
@@ -39,20 +39,20 @@ def functions_of(known: Known, phases: tuple[str, ...]) -> Location | None:
     )
 
 
-def sampled_functions(known: Known) -> SampledFunctions | None:
-    """The samples of a run's processor; None where stacks tell all, or there are too few to tell anything."""
+def sampled_functions(known: TraceFacts) -> SampledFunctions | None:
+    """Return the samples of a run's processor; None where stacks tell all, or there are too few to tell anything."""
     run = known.report.run
     if run is None or run.functions is UNSET or _has_functions(known):
         return None
     return run.functions if run.functions.is_enough else None
 
 
-def _has_functions(known: Known) -> bool:
+def _has_functions(known: TraceFacts) -> bool:
     """Whether stacks have the functions of the processor."""
     return known.once("functions of phases", (PROCESSOR,), lambda: _found(known, (PROCESSOR,))) is not None
 
 
-def _sampled(known: Known) -> Location | None:
+def _sampled(known: TraceFacts) -> Location | None:
     found = sampled_functions(known)
     if found is None:
         return None
@@ -69,7 +69,7 @@ def _sampled(known: Known) -> Location | None:
     return Location(name, ns / whole, wheres)
 
 
-def is_of_masks(known: Known, place: Where) -> bool:
+def is_of_masks(known: TraceFacts, place: Where) -> bool:
     """Whether nearly all time of a function passes in an engine's phases of masks and grammars."""
     mine = (functions_of(known, phases) for phases in OF_ENGINE)
     times = [item.time_ns for where in mine if where for item in where.places if place.label.startswith(item.label)]
@@ -77,7 +77,7 @@ def is_of_masks(known: Known, place: Where) -> bool:
 
 
 def by_sample(found: SampledFunctions) -> Iterator[str]:
-    """What of the sampled time passes in the first lines of the program, and in the first functions."""
+    """Yield the sampled time of the first lines of the program, and of the first functions."""
     whole = found.sampled_ns
     program = {found.functions[place] for place in found.program}
     lines = [item for item in found.by_line().most_common() if item[0][0] in program][:_SHOWN]
@@ -92,18 +92,18 @@ def by_sample(found: SampledFunctions) -> Iterator[str]:
 
 
 def _name(function: str) -> str:
-    """The name of a function, with its file where that is one of Python's own, such as `__call__`."""
+    """Return the name of a function, with its file where that is one of Python's own, such as `__call__`."""
     place, _, name = short_source(function).rpartition("): ")
     return f"{place.rpartition('(')[0]}: {name}" if name.startswith(("_", "<")) else name
 
 
 def line_text(function: str, line: int) -> str:
-    """A line of a function: `folder/file.py:30, __call__`."""
+    """Return a line of a function: `folder/file.py:30, __call__`."""
     place, _, name = short_source(function).rpartition("): ")
     return f"{place.rpartition('(')[0]}:{line}, {name}"
 
 
-def _found(known: Known, phases: tuple[str, ...]) -> Location | None:
+def _found(known: TraceFacts, phases: tuple[str, ...]) -> Location | None:
     if STACK_CATEGORY not in known.report.trace.events_by_category:
         return None
     facts, lanes = known.facts, known.facts.innermost_phases
@@ -121,7 +121,7 @@ def _found(known: Known, phases: tuple[str, ...]) -> Location | None:
     return Location(wheres[0].label, wheres[0].time_ns / max(1, int(found.time_ns.sum())), wheres)
 
 
-def _main_tracks(known: Known) -> np.ndarray:
+def _main_tracks(known: TraceFacts) -> np.ndarray:
     """By thread with phases, its track with most slices: phases that partly overlap others have tracks of their own."""
     counts = np.bincount(known.facts.slices.track[known.facts.slices.track >= 0])
     main: dict[tuple[Any, Any], int] = {}

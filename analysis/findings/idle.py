@@ -13,9 +13,9 @@ from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.findings.around import of_calls, of_drained_gaps, of_gaps, of_idle_time
 from molprof.analysis.findings.cold import SPECIALIZED_FIX, first_calls, specializations
 from molprof.analysis.findings.device import copies_pinned, platform
-from molprof.analysis.findings.known import HOST_CAUSES, Known
+from molprof.analysis.findings.known import HOST_CAUSES, TraceFacts
 from molprof.analysis.findings.places import NOWHERE, layers_text, location, path_text, placed
-from molprof.analysis.findings.rule import LEAST_GAIN, Found, rule
+from molprof.analysis.findings.rule import LEAST_GAIN, FindingEvidence, rule
 from molprof.analysis.findings.run import recorded_compiling
 from molprof.analysis.findings.waits import in_processors_ns, is_waiting, profiler_work, waiting_ns
 from molprof.analysis.trace_processor.package import Query
@@ -57,8 +57,8 @@ _LEAST_CAPTURED = 0.3
     least_gain=0.05,
     of_steps=True,
 )
-def launch_bound(known: Known) -> Found | None:
-    """Fires where the GPU waits for launches 5 % of the time, in gaps of up to 1 ms in which nothing is queued.
+def launch_bound(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where the GPU waits for launches 5 % of the time, in gaps of up to 1 ms in which nothing is queued.
 
     Gain: the idle time of gaps up to 1 ms in which nothing was queued, and until the launch took effect.
     """
@@ -109,7 +109,7 @@ def launch_bound(known: Known) -> Found | None:
     in_processors = min(time_ns, in_processors_ns(known)[0])
     if in_processors >= _LEAST_NAMED * time_ns:
         also = f"; {time_text(in_processors)} of it while logits processors run{also}"
-    found = Found(
+    found = FindingEvidence(
         f"{counted(number, 'gap')} of {time_text(time_ns / number)} on average, {time_text(time_ns)} in all: the CPU "
         f"needs that long to the next of {counted(counts.launches, 'launch', 'es')}; a kernel runs for "
         f"{time_text(counts.kernel_time_ns / max(1, counts.kernels))}{also}{layers_text(known)}",
@@ -136,8 +136,8 @@ def launch_bound(known: Known) -> Found | None:
     needs=("gpu", "launches"),
     rests_on=("gpu_idle", "links"),
 )
-def graph_capture(known: Known) -> Found | None:
-    """Fires where a graph is instantiated, and 30 % of the launches start no work: they are captured.
+def graph_capture(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where a graph is instantiated, and 30 % of the launches start no work: they are captured.
 
     Gain: all time between GPU work in which nothing was queued.
     """
@@ -146,7 +146,7 @@ def graph_capture(known: Known) -> Found | None:
         return None
     time_ns = sum(part.time_ns for part in known.idle if part.cause in HOST_CAUSES)
     meanwhile = f"; between GPU work nothing was queued for {time_text(time_ns)}" if time_ns else ""
-    return Found(
+    return FindingEvidence(
         f"{counted(graphs['graphs'], 'graph')} instantiated; {count_text(graphs['without_work'])} of "
         f"{counted(launches, 'launch', 'es')} started no work{meanwhile}",
         {**graphs, "launches": launches, "idle_ns": time_ns},
@@ -157,8 +157,9 @@ def graph_capture(known: Known) -> Found | None:
     )
 
 
-def _long_calls(known: Known) -> list[dict[str, Any]]:
-    """Calls of 0.1 ms or more, but host syncs, in which the CPU was in long gaps, by name, the longest time first.
+def _long_calls(known: TraceFacts) -> list[dict[str, Any]]:
+    """Return calls of 0.1 ms or more, but host syncs, in which the CPU was in long gaps, by name, the longest time
+    first.
 
     In long gaps: with nothing queued, or in the launch. None of a captured run, which is warmed up, and of which the
     recorded steps alone count.
@@ -167,8 +168,9 @@ def _long_calls(known: Known) -> list[dict[str, Any]]:
     return found if known.scope.run is None else []
 
 
-def long_calls_in(known: Known, *positions: str, is_long: bool = True) -> list[dict[str, Any]]:
-    """Calls of 0.1 ms or more, but host syncs, in long gaps, or before the first or after the last work, by name.
+def long_calls_in(known: TraceFacts, *positions: str, is_long: bool = True) -> list[dict[str, Any]]:
+    """Return calls of 0.1 ms or more, but host syncs, in long gaps, or before the first or after the last work, by
+    name.
 
     is_long: False for shorter gaps.
     """
@@ -202,13 +204,13 @@ def long_calls_in(known: Known, *positions: str, is_long: bool = True) -> list[d
     return sorted(rows.values(), key=lambda row: (-row["time_ns"], row["name"]))
 
 
-def _is_first(known: Known, name: str) -> bool:
+def _is_first(known: TraceFacts, name: str) -> bool:
     """Whether a long call of the name is a first one, or there is no other."""
     return any(call.name == name for call in first_calls(known, _LONG_CALL_NS))
 
 
-def _fix_of_calls(known: Known, name: str, allocates: bool) -> str:
-    """What to do about long calls of a name; the rule's own fix for first ones."""
+def _fix_of_calls(known: TraceFacts, name: str, allocates: bool) -> str:
+    """Return the advice on long calls of a name; the rule's own one for first calls."""
     if allocates:
         segments = ", expandable segments" if platform(known) == "CUDA" else ""
         return f"Keep memory instead of asking for it again: no empty_cache{segments}; warm up first."
@@ -226,9 +228,10 @@ def _fix_of_calls(known: Known, name: str, allocates: bool) -> str:
     least_gain=0.02,
     of_steps=True,
 )
-def long_calls(known: Known) -> Found | None:
-    """Fires where, in gaps longer than 1 ms, the CPU is in single calls of 0.1 ms or more for 2 % of the time, and not
-    in a host sync: first calls, which load driver and kernels, or allocations.
+def long_calls(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where, in gaps longer than 1 ms, the CPU is in single calls of 0.1 ms or more for 2 % of the time.
+
+    These are no host syncs, but first calls, which load driver and kernels, or allocations.
 
     Gain: the time of long gaps, with nothing queued or until the launch took effect, in calls of 0.1 ms or more.
     """
@@ -244,7 +247,7 @@ def long_calls(known: Known) -> Found | None:
     many = calls[0]["longest_ns"] < 0.5 * calls[0]["time_ns"]
     allocates = many and any(word in calls[0]["name"] for word in _ALLOCATIONS)
     times = sum((call["calls"] for call in calls), Counter[int]())
-    found = Found(
+    found = FindingEvidence(
         f"{time_text(time_ns)} in gaps longer than 1 ms: {'; '.join(names)}",
         {"idle_ns": time_ns, "calls": sum(call["count"] for call in calls)},
         known.gain(known.scope.idle_part(time_ns), "GPU calls in long gaps"),
@@ -267,10 +270,11 @@ def long_calls(known: Known) -> Found | None:
     least_gain=0.02,
     of_steps=True,
 )
-def host_work(known: Known) -> Found | None:
-    """Fires where the GPU has nothing queued for 2 % of the time in gaps longer than 1 ms, and the CPU is in no host
-    sync and no such long call, compiles nothing, is not held up by the profiler, and does not wait itself in a lock,
-    a queue or a socket.
+def host_work(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where the GPU has nothing queued for 2 % of the time in gaps longer than 1 ms, for which the CPU works.
+
+    The CPU is in no host sync and no such long call, compiles nothing, is not held up by the profiler, and does not
+    wait itself in a lock, a queue or a socket.
 
     Gain: idle time in gaps longer than 1 ms, but for long calls, compiling, the profiler, and waits of the CPU.
     """
@@ -299,7 +303,7 @@ def host_work(known: Known) -> Found | None:
     named = [f"{IDLE_CAUSES[cause]} {time_text(part_ns)}" for part_ns, cause in large]
     if len(large) < len(by_cause):
         named.append(f"all else {time_text(time_ns - sum(part_ns for part_ns, _ in large))}")
-    found = Found(
+    found = FindingEvidence(
         f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms: "
         f"{'; '.join(named)}" + ("" if place else _after_longest(known, waits)),
         {"idle_ns": time_ns, "recorded_ns": scope.recorded_ns, **{f"{cause}_ns": ns for ns, cause in by_cause}},
@@ -310,9 +314,9 @@ def host_work(known: Known) -> Found | None:
     return placed(found, where)
 
 
-def _of_program(known: Known) -> tuple[gaps.Windows, int]:
-    """The part of long gaps in which nothing is queued, torch.compile compiles nothing and the profiler does nothing
-    for itself; and the rest, ns.
+def _of_program(known: TraceFacts) -> tuple[gaps.Windows, int]:
+    """Return the part of long gaps in which nothing is queued, torch.compile compiles nothing and the profiler does
+    nothing for itself; and the rest, ns.
     """
     waits, other = known.long_waits(), recorded_compiling(known) | profiler_work(known)
     if not (time_ns := int(other.covered(waits.ts, waits.ts_end).sum())):
@@ -324,8 +328,8 @@ def _of_program(known: Known) -> tuple[gaps.Windows, int]:
     return gaps.Windows(waits.idle[wait], ts, ts_end, waits.track[wait]), time_ns
 
 
-def _after_longest(known: Known, waits: gaps.Windows) -> str:
-    """What the longest wait between two pieces of work ends with, as the end of a sentence."""
+def _after_longest(known: TraceFacts, waits: gaps.Windows) -> str:
+    """Return the end of a sentence: what ends the longest wait between two pieces of work."""
     idle = known.facts.idle
     between = np.flatnonzero(idle.position[waits.idle] == 0)
     if not len(between):
@@ -348,8 +352,8 @@ def _after_longest(known: Known, waits: gaps.Windows) -> str:
     least_gain=0.01,
     weight=0.8,
 )
-def host_syncs(known: Known) -> Found | None:
-    """Fires where gaps begin while the CPU is in a host sync.
+def host_syncs(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where gaps begin while the CPU is in a host sync.
 
     Gain: of each gap that began in a host sync no more than that sync takes, and of all no more than what is left of
     them without compiling and without waits of the CPU in a queue, a lock or a socket.
@@ -364,7 +368,7 @@ def host_syncs(known: Known) -> Found | None:
     )
     waited_ns = sum(part.time_ns for part in known.idle if part.cause == "cpu_waited")
     count, time_ns = (sum(row[name] for row in rows) for name in ("count", "time_ns"))
-    found = Found(
+    found = FindingEvidence(
         f"{counted(count, 'gap')}, {time_text(time_ns)} in all, "
         f"{'begins' if count == 1 else 'begin'} while the CPU waits for the GPU, so that nothing is queued; these "
         f"syncs take {time_text(sync_ns)}; {time_text(waited_ns)} of the idle time is in syncs",
@@ -389,8 +393,8 @@ def host_syncs(known: Known) -> Found | None:
     of_steps=True,
     weight=0.6,
 )
-def pauses(known: Known) -> Found | None:
-    """Fires where pauses below 5 µs between queued work take 3 % of the time.
+def pauses(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where pauses below 5 µs between queued work take 3 % of the time.
 
     Gain: those pauses.
     """
@@ -399,7 +403,7 @@ def pauses(known: Known) -> Found | None:
     count, time_ns = sum(part.count for part in parts), sum(part.time_ns for part in parts)
     if not count:
         return None
-    return Found(
+    return FindingEvidence(
         f"{counted(count, 'pause')} of {time_text(time_ns / count)} on average, {time_text(time_ns)} in all",
         {"pauses": count, "idle_ns": time_ns},
         known.gain(scope.idle_part(time_ns), "pauses below 5 µs"),

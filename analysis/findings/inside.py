@@ -12,7 +12,7 @@ from molprof.analysis.facts.gaps import CAUSES, NONE
 from molprof.analysis.facts.intervals import Coverage
 from molprof.analysis.facts.slices import TRACKS
 from molprof.analysis.facts.source import looked_up
-from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import short_source
 
@@ -50,19 +50,19 @@ class Inside(Struct, frozen=True):
         """Their time; of several threads it is added up."""
         return int((self.ends - self.starts).sum())
 
-    def work(self, known: Known) -> np.ndarray:
+    def work(self, known: TraceFacts) -> np.ndarray:
         """Whether the call of each piece of work is in one: bool."""
         found: np.ndarray = np.append(self.calls, False)[known.facts.work.call]
         return found
 
-    def work_ns(self, known: Known) -> tuple[int, int]:
+    def work_ns(self, known: TraceFacts) -> tuple[int, int]:
         """Count and time of the GPU work that is launched in them, of a run in its recorded steps."""
         work, chosen = known.facts.work, self.work(known)
         if known.report.run is not None:
             chosen &= known.scope.stretches.covered(work.ts, work.ts + 1) > 0
         return int(chosen.sum()), int((work.ts_end - work.ts)[chosen].sum())
 
-    def idle_ns(self, known: Known, causes: Collection[str]) -> tuple[int, int]:
+    def idle_ns(self, known: TraceFacts, causes: Collection[str]) -> tuple[int, int]:
         """Count and time of the short gaps of these causes that end with work launched in them."""
         idle, parts = known.facts.idle, known.facts.parts
         chosen = (idle.position == 0) & ~idle.is_long & (idle.call != NONE) & np.append(self.calls, False)[idle.call]
@@ -74,15 +74,15 @@ class Inside(Struct, frozen=True):
         return len(np.unique(parts.idle[mine])), int(times[mine].sum())
 
 
-def inside(known: Known, patterns: Sequence[str], functions: Sequence[str] = ()) -> Inside | None:
-    """What runs in operators and annotations of these names and in Python functions of those; None where none ran.
+def inside(known: TraceFacts, patterns: Sequence[str], functions: Sequence[str] = ()) -> Inside | None:
+    """Return what runs in operators, annotations and Python functions of these names; None where none ran.
 
     patterns, functions: GLOB patterns of their names; a function's is `file(line): name`.
     """
     return known.once("inside", (*patterns, *functions), lambda: _found(known, patterns, functions))
 
 
-def _found(known: Known, patterns: Sequence[str], functions: Sequence[str]) -> Inside | None:
+def _found(known: TraceFacts, patterns: Sequence[str], functions: Sequence[str]) -> Inside | None:
     # The engine finds names by one pattern without looking at every slice.
     glob = " UNION ".join(f"SELECT id FROM slice WHERE name GLOB '{name}'" for name in (*patterns, *functions))
     rows: list[tuple[int, int, tuple[int, int], str]] = [

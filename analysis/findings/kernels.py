@@ -8,10 +8,10 @@ from molprof.analysis.facts import coverage
 from molprof.analysis.facts.intervals import Coverage
 from molprof.analysis.facts.work import COMMUNICATION, OTHER, PERHAPS
 from molprof.analysis.findings.around import is_of, of_pieces
-from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.findings.places import location, placed
 from molprof.analysis.findings.products import slow_runs_of
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.analysis.findings.training import optimizer_work, zeroing
 from molprof.analysis.findings.work import (
     POINTWISE,
@@ -71,9 +71,10 @@ _POINTWISE_CHAINS = {"RMSNorm", "add, RMSNorm", "SiLU, product"}
     of_steps=True,
     weight=0.9,
 )
-def elementwise_chains(known: Known) -> Found | None:
-    """Fires where kernels that compute element by element, copy, fill, reduce or normalize follow each other on a
-    stream, and save 5 % of the time.
+def elementwise_chains(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where chains of elementwise kernels could save 5 % of the time.
+
+    Kernels that compute element by element, copy, fill, reduce or normalize follow each other on a stream.
 
     What an optimizer does, sets to zero included, is in none: each of its tensors has kernels of its own. Nor does a
     fill follow on another one's data. Gain: of each chain all but its longest kernel.
@@ -102,7 +103,7 @@ def elementwise_chains(known: Known) -> Found | None:
     if not saved_ns:
         return None
     fix = "They are compiled or fused already in part: look at what stays apart (TORCH_LOGS=fusion)."
-    found = Found(
+    found = FindingEvidence(
         f"{count_text(count)} kernels that compute element by element, copy or reduce follow each other in "
         f"{counted(len(runs), 'chain')} of up to {lengths.max()}: {time_text(chain_ns)}, "
         f"{percent_text(gpu_share(known, chain_ns))} of the time",
@@ -113,7 +114,7 @@ def elementwise_chains(known: Known) -> Found | None:
     return located(known, found, saved_ns, "all kernels of each chain but its longest", times)
 
 
-def _chains(known: Known) -> Frame:
+def _chains(known: TraceFacts) -> Frame:
     """Chains of kernels by start: chain, ts, saved_ns, first, kernels."""
     found, work = known.facts.chains, known.facts.work
     order = np.lexsort((work.id[found.first], work.ts[found.first]))
@@ -122,7 +123,7 @@ def _chains(known: Known) -> Frame:
     return Frame(columns).where(order)
 
 
-def _saved(known: Known, chains: Frame) -> np.ndarray:
+def _saved(known: TraceFacts, chains: Frame) -> np.ndarray:
     """All kernels of each chain but its longest, as indices of work."""
     work = known.facts.work
     order = np.lexsort((work.id, work.ts, work.stream, work.device))
@@ -143,8 +144,8 @@ def _saved(known: Known, chains: Frame) -> np.ndarray:
     rests_on=("gpu_work", "gpu_time"),
     weight=0.8,
 )
-def library_chains(known: Known) -> Found | None:
-    """Fires where kernels follow each other, exactly and on one stream, that one kernel of a known library does.
+def library_chains(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where kernels follow each other, exactly and on one stream, that one kernel of a known library does.
 
     Gain: of each chain all but its longest kernel. That they work on the same data is not recorded.
     """
@@ -168,7 +169,7 @@ def library_chains(known: Known) -> Found | None:
         for chain, (count, ns) in sorted(chains.items(), key=lambda item: -item[1][1])
     ]
     done = [f"{row['fused_count']:,} x {chain}" for chain, row in known_by.items() if row["fused_count"]]
-    found = Found(
+    found = FindingEvidence(
         "; ".join(told) + (f". Already one kernel: {', '.join(done)}" if done else ""),
         {"chains": sum(count for count, _ in chains.values()), "saved_ns": saved_ns},
         part_of=("elementwise_chains",) if {*chains} <= _POINTWISE_CHAINS else (),
@@ -187,15 +188,15 @@ def library_chains(known: Known) -> Found | None:
     rests_on=("gpu_work", "gpu_time"),
     weight=0.8,
 )
-def copies(known: Known) -> Found | None:
-    """Fires where kernels that copy, cast or concatenate, and copies on the device, take 2 % of the time.
+def copies(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where kernels that copy, cast or concatenate, and copies on the device, take 2 % of the time.
 
     Gain: their time.
     """
     count, time_ns = summed(work_by_name(known, *_COPIES))
     if not count or (ratio := gpu_share(known, time_ns)) < _LEAST_COPIES * known.scope.wall_ratio:
         return None
-    found = Found(
+    found = FindingEvidence(
         f"{counted(count, 'piece')} of work that only copy, cast or concatenate take {time_text(time_ns)}, "
         f"{percent_text(ratio)} of the time",
         {"copies": count, "gpu_ns": time_ns},
@@ -215,9 +216,10 @@ def copies(known: Known) -> Found | None:
     least_gain=0.02,
     weight=0.7,
 )
-def communication(known: Known) -> Found | None:
-    """Fires where communication runs for 2 % of the time with nothing else on the GPU: collectives, and kernels of
-    unknown names on streams of collectives or called inside one.
+def communication(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where communication runs for 2 % of the time with nothing else on the GPU.
+
+    Communication is collectives, and kernels of unknown names on streams of collectives or called inside one.
 
     Gain: the time in which communication runs on a device and nothing else does.
     """
@@ -236,7 +238,7 @@ def communication(known: Known) -> Found | None:
     figures |= {"hideable_ns": hideable_ns, "waits": waits}
     figures |= {"perhaps": perhaps, "perhaps_ns": perhaps_ns} if perhaps else {}
     figures |= {"waiting_ns": waiting_ns} if waiting_ns else {}
-    found = Found(
+    found = FindingEvidence(
         f"{' and '.join(what)} take {time_text(all_ns)}, {time_text(exposed_ns)} of it with nothing else on "
         f"the GPU: {percent_text(gpu_share(known, exposed_ns))} of the time{_most_exposed(known, exposed_ns)}"
         f"{waiting}; at most {time_text(hideable_ns)} fits beside other work; which work waits for it is not recorded "
@@ -254,8 +256,8 @@ def communication(known: Known) -> Found | None:
     return located(known, found, exposed_ns, bounded_by, times, alone=False)
 
 
-def _waiting(known: Known, all_ns: int) -> tuple[int, str]:
-    """What collectives take beyond others that move as much, ns, and that as the end of a sentence, if it is some."""
+def _waiting(known: TraceFacts, all_ns: int) -> tuple[int, str]:
+    """Return the time of collectives beyond others that move as much, ns, and that as the end of a sentence."""
     rows = known.frame(_SIZES)
     if not len(rows["dur"]):
         return 0, ""
@@ -276,8 +278,8 @@ def _waiting(known: Known, all_ns: int) -> tuple[int, str]:
     )
 
 
-def _most_exposed(known: Known, exposed_ns: int) -> str:
-    """The kernel of communication that nothing else runs beside for longest, if some of the time is another's."""
+def _most_exposed(known: TraceFacts, exposed_ns: int) -> str:
+    """Return the kernel of communication that nothing else runs beside for longest, if some of the time is another's."""
     facts = known.facts
     exposed = coverage.exposure(facts.work, facts.name_of, len(facts.names)).exposed.tolist()
     names = [(ns, name.name) for ns, name in zip(exposed, facts.names, strict=True) if name.work_class in COMMUNICATION]
@@ -297,8 +299,8 @@ def _most_exposed(known: Known, exposed_ns: int) -> str:
     rests_on=("gpu_work", "gpu_time"),
     weight=0.3,
 )
-def dominant_kernel(known: Known) -> Found | None:
-    """Fires where the kernel of one name, other than communication, takes 20 % of the time.
+def dominant_kernel(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where the kernel of one name, other than communication, takes 20 % of the time.
 
     Gain: the time in which it runs on a device and nothing else does.
     """
@@ -320,7 +322,7 @@ def dominant_kernel(known: Known) -> Found | None:
     work, index = known.facts.work, work_of(known, [first])
     once_ns = min(first.time_ns, Coverage(work.device[index], work.ts[index], work.ts_end[index]).length_ns)
     once = "" if once_ns == first.time_ns else f", {time_text(once_ns)} where those on several streams count once"
-    found = Found(
+    found = FindingEvidence(
         f"{cut(short_name(first.name), _NAME)} ({first.kind}): {counted(first.count, 'run')}, "
         f"{time_text(first.time_ns)}{once}, {percent_text(gpu_share(known, once_ns))} of the time",
         {"count": first.count, "time_ns": first.time_ns},
@@ -339,12 +341,12 @@ def dominant_kernel(known: Known) -> Found | None:
     rests_on=("gpu_work",),
     note=True,
 )
-def unknown_kernels(known: Known) -> Found | None:
-    """Fires where 10 % of GPU time is in kernels of no known class."""
+def unknown_kernels(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where 10 % of GPU time is in kernels of no known class."""
     (count, time_ns), (_, all_ns) = summed(work_by_name(known, OTHER)), summed(work_by_name(known))
     if not all_ns or time_ns < SMALL_SHARE * all_ns:
         return None
-    found = Found(
+    found = FindingEvidence(
         f"{counted(count, 'kernel')}, {time_text(time_ns)}, {percent_text(time_ns / all_ns)} of GPU time",
         {"kernels": count, "time_ns": time_ns},
     )

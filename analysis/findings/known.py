@@ -20,7 +20,7 @@ from molprof.analysis.facts import coverage, gaps
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import CAUSES, POSITIONS
 from molprof.analysis.facts.intervals import Coverage, shared
-from molprof.analysis.facts.places import Places
+from molprof.analysis.facts.places import EnclosingIndex
 from molprof.analysis.facts.stacks import Stacks
 from molprof.analysis.facts.work import COMMUNICATION
 from molprof.analysis.figures.model import RECORDED_SPAN, RUN_TIME, Gain, Group, Report
@@ -61,7 +61,7 @@ _LIMITS = {
 
 
 def limit_of(cause: str) -> str:
-    """What sets the time of work, or of idle time by its cause; a key of `_LIMITS`."""
+    """Return what sets the time of work, or of idle time by its cause: a key of `_LIMITS`."""
     if cause in HOST_CAUSES:
         return {"cpu_masks": "masks", "cpu_data": "data"}.get(cause, "cpu")
     own = {"launching": "launching", "cpu_waited": "sync", "short": "pauses", "not_recorded": "unknown"}
@@ -99,6 +99,7 @@ class Scope(Struct, frozen=True):
 
     @property
     def recorded_text(self) -> str:
+        """What shares of time are shares of, as text."""
         return f"{'the recorded span' if self.run is None else 'the recorded steps'}, {time_text(self.recorded_ns)}"
 
     @property
@@ -110,7 +111,7 @@ class Scope(Struct, frozen=True):
         return f"the recorded steps, {time_text(self.base_ns)} unprofiled{kind}"
 
     def _phase(self, name: str | None) -> tuple[int, int, int] | None:
-        """Recorded host time of a phase, its unprofiled time, and that of the run."""
+        """Return the recorded host time of a phase, its unprofiled time, and that of the run."""
         if self.run is None or name is None:
             return None
         phase, wall_ns = self.run.phases[name], self.run.wall_ns.median
@@ -119,7 +120,7 @@ class Scope(Struct, frozen=True):
         return phase.host_ns, phase.wall_ns, wall_ns
 
     def host_text(self, host_ns: float, phase: str) -> str:
-        """The figures that `host_part` is made of."""
+        """Return the figures that `host_part` is made of."""
         if (found := self._phase(phase)) is None:
             return f"{time_text(host_ns)} of {self.recorded_text}"
         recorded_ns, phase_ns, wall_ns = found
@@ -150,7 +151,7 @@ class Scope(Struct, frozen=True):
         return sum(self.host_part(*time) for time in times)
 
 
-class Known:
+class TraceFacts:
     """All that is known of a trace, each read when a rule asks for it, and once."""
 
     def __init__(
@@ -170,12 +171,12 @@ class Known:
         return found
 
     @cached_property
-    def places(self) -> Places:
+    def places(self) -> EnclosingIndex:
         """Places of the trace in the program."""
-        return Places(self.facts, self.stacks)
+        return EnclosingIndex(self.facts, self.stacks)
 
     def once(self, kind: str, key: Any, make: Callable[[], T]) -> T:
-        """What `make` gave the first time that it was asked for."""
+        """Return the value that `make` gave when it was first asked for."""
         # `functools.cache` would make a cycle with this object, which would stay until Python's collector runs.
         if (kind, key) not in self._kept:
             self._kept[kind, key] = make()
@@ -183,10 +184,12 @@ class Known:
         return found
 
     def frame(self, query: Query) -> Frame:
+        """Return the frame of a query, read once."""
         return self.once("frame", query, lambda: Frame(self.engine.query(query.text)))
 
     @property
     def report(self) -> Report:
+        """The report of the trace."""
         assert self._report is not None
         return self._report
 
@@ -259,7 +262,7 @@ class Known:
         return np.where(idle.position[parts.idle] == 0, times, 0)
 
     def long_waits(self, cause: str | None = None) -> gaps.Windows:
-        """The part of long gaps in which nothing is queued, that counts.
+        """Return the part of long gaps in which nothing is queued, that counts.
 
         cause: of gaps that this one takes most of; None: of all.
         """
@@ -411,7 +414,7 @@ class Known:
         return self.frame(query).to_json()
 
     def row(self, query: Query) -> dict[str, Any]:
-        """The only row."""
+        """Return the only row."""
         (row,) = self.rows(query)
         return row
 

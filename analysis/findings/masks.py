@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from molprof.analysis.findings.device import copies_pinned
-from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.known import TraceFacts
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.analysis.union import Union
 from molprof.common.values import bytes_text, count_text, counted, number_text, time_text
@@ -93,8 +93,8 @@ _LEAST_LOGITS_BYTES = 4000
     rests_on=("gpu_idle", "host_time"),
     weight=0.8,
 )
-def mask_idle(known: Known) -> Found | None:
-    """Fires where nothing is queued for the GPU while the thread that it waits for is in masks.
+def mask_idle(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where nothing is queued for the GPU while the thread that it waits for is in masks.
 
     Gain: that idle time.
     """
@@ -104,7 +104,7 @@ def mask_idle(known: Known) -> Found | None:
         return None
     longest_ns = max(part.longest_ns for part in parts)
     idle_ns = sum(part.time_ns for part in known.idle)
-    return Found(
+    return FindingEvidence(
         f"{time_text(time_ns)} in {counted(count, 'gap')}, the longest {time_text(longest_ns)}: nothing was queued "
         f"while the CPU filled, copied, applied or advanced masks; {time_text(idle_ns)} of idle time in all",
         {"idle_ns": time_ns, "gaps": count, "longest_ns": longest_ns},
@@ -113,8 +113,8 @@ def mask_idle(known: Known) -> Found | None:
     )
 
 
-def _gaps_ns(known: Known) -> int:
-    """The length of the gaps that share time with copies of masks that block, or with syncs beside them, ns."""
+def _gaps_ns(known: TraceFacts) -> int:
+    """Return the length of the gaps that share time with copies of masks that block, or with syncs beside them, ns."""
     calls, idle = known.frame(_CALLED), known.facts.idle
     union = Union(calls["ts"].astype(np.int64), calls["ts_end"].astype(np.int64))
     touched = (idle.position == 0) & (union.covered(idle.ts, idle.ts_end) > 0)
@@ -131,8 +131,8 @@ def _gaps_ns(known: Known) -> int:
     rests_on=("gpu_work", "links", "gpu_idle"),
     weight=0.8,
 )
-def mask_copy_blocks(known: Known) -> Found | None:
-    """Fires where nine of ten steps with masks copy one from pageable memory to the GPU, or in a call that waits.
+def mask_copy_blocks(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where nine of ten steps with masks copy one from pageable memory to the GPU, or in a call that waits.
 
     Gain: the copies, and their calls and syncs as far as the GPU was idle in gaps around them.
     """
@@ -140,7 +140,7 @@ def mask_copy_blocks(known: Known) -> Found | None:
     found["gaps_ns"] = _gaps_ns(known)
     if not found["count"] or found["count"] < _LEAST_COPIES_PER_STEP * found["steps"]:
         return None
-    return Found(
+    return FindingEvidence(
         f"copied {counted(found['count'], 'time')} in {counted(found['steps'], 'step')}, "
         f"{bytes_text(found['bytes'])} in all: {time_text(found['host_ns'])} in their calls and syncs, "
         f"{time_text(found['gpu_ns'])} on the GPU; gaps around them take {time_text(found['gaps_ns'])}",
@@ -163,9 +163,10 @@ def mask_copy_blocks(known: Known) -> Found | None:
     needs=("gpu",),
     rests_on=("gpu_idle", "host_time"),
 )
-def mask_syncs(known: Known) -> Found | None:
-    """Fires where masks or logits processors of an engine have a host sync in every second step, other than one that
-    copies a mask.
+def mask_syncs(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where masks or logits processors of an engine have a host sync in every second step.
+
+    A sync that copies a mask does not count.
 
     Gain: their time, at most the idle time of the GPU.
     """
@@ -176,7 +177,7 @@ def mask_syncs(known: Known) -> Found | None:
     if not steps or count < _LEAST_SYNCS_PER_STEP * steps:
         return None
     where = ", ".join(f"{row['phase']} {count_text(row['count'])}" for row in rows)
-    return Found(
+    return FindingEvidence(
         f"{counted(count, 'host sync')} in {counted(steps, 'step')}, {number_text(count / steps)} per step, "
         f"{time_text(time_ns)} in all: {where}",
         {"syncs": count, "sync_ns": time_ns, "steps": steps},
@@ -194,8 +195,8 @@ def mask_syncs(known: Known) -> Found | None:
     needs=("masks", "gpu", "launches"),
     rests_on=("gpu_work", "links", "host_time"),
 )
-def mask_apply_on_host(known: Known) -> Found | None:
-    """Fires where applying masks copies logits to the host, 4 kB or more, or launches nothing on the GPU.
+def mask_apply_on_host(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where applying masks copies logits to the host, 4 kB or more, or launches nothing on the GPU.
 
     Gain: the time of applying in which no device worked.
     """
@@ -209,7 +210,7 @@ def mask_apply_on_host(known: Known) -> Found | None:
         if copied
         else "no kernel launched"
     )
-    return Found(
+    return FindingEvidence(
         f"masks were applied {count_text(count)} times, in {time_text(found['host_ns'])}: {how}",
         found,
         known.gain(known.scope.host_part(found["exposed_ns"]), "applying of masks while no device works"),

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from molprof.analysis.facts.gaps import CAUSES
 from molprof.analysis.findings.around import of_calls, of_drained_gaps, of_gaps, of_idle_time, of_launches, of_processor
-from molprof.analysis.findings.known import OUTSIDE_CALLS, Known
-from molprof.analysis.findings.rule import Found
+from molprof.analysis.findings.known import OUTSIDE_CALLS, TraceFacts
+from molprof.analysis.findings.rule import FindingEvidence
 from molprof.common.values import count_text, percent_text, short_source, time_text
 
 NOWHERE, NOT_RECORDED = "outside any operator", "call not recorded"
@@ -40,7 +40,7 @@ class Location(Struct, frozen=True):
     is_around: bool = False  # `name` holds them
 
 
-def location(known: Known, rows: Iterable[Mapping[str, Any]]) -> Location | None:
+def location(known: TraceFacts, rows: Iterable[Mapping[str, Any]]) -> Location | None:
     """Return where most of the time of rows of `around` is; None where there is none.
 
     It is the first of these that has at least half of it:
@@ -79,17 +79,17 @@ def location(known: Known, rows: Iterable[Mapping[str, Any]]) -> Location | None
 
 
 def _inside(row: Mapping[str, Any], names: list[str], name: str) -> str:
-    """What is just inside one of the names around a row; the innermost place in that place itself."""
+    """Return the innermost name just inside one of the names around a row."""
     label = _label(row)
     return names[max(names.index(name) - 1, names.index(label) if label in names else 0)]
 
 
-def _around_all(known: Known) -> frozenset[str]:
-    """The names that are around nearly all launches of a thread with many of them."""
+def _around_all(known: TraceFacts) -> frozenset[str]:
+    """Return the names that are around nearly all launches of a thread with many of them."""
     return known.once("around all", None, lambda: _found_around_all(known))
 
 
-def _found_around_all(known: Known) -> frozenset[str]:
+def _found_around_all(known: TraceFacts) -> frozenset[str]:
     launches = known.facts.launches
     tracks, counts = np.unique(known.facts.calls.own_track[launches], return_counts=True)
     found: set[str] = set()
@@ -108,7 +108,7 @@ def _location(places: Sequence[Where], total: int, weight: str) -> Location:
     return Location(None if first.label in (NOWHERE, NOT_RECORDED) else first.label, ratio, tuple(places))
 
 
-def main_idle(known: Known) -> tuple[str, Location | None] | None:
+def main_idle(known: TraceFacts) -> tuple[str, Location | None] | None:
     """Return the main cause of idle time between work, and where most of that time is; None without any.
 
     In long gaps it is where the CPU was, in shorter ones where the call is that ends them; None where the CPU is not
@@ -133,7 +133,7 @@ def main_idle(known: Known) -> tuple[str, Location | None] | None:
     return cause, location(known, of_gaps(known, is_mine & ~is_long) + rows)
 
 
-def placed(found: Found, where: Location | None) -> Found:
+def placed(found: FindingEvidence, where: Location | None) -> FindingEvidence:
     """Return what was found with where most of its time is, at the end of its evidence too."""
     if where is None:
         return found
@@ -141,7 +141,7 @@ def placed(found: Found, where: Location | None) -> Found:
 
 
 def listed(where: Location) -> str:
-    """The first of its places, as the end of a sentence."""
+    """Return the first of its places, as the end of a sentence."""
     shown = [
         f"{'this one' if place.label == where.name else place.label} {count_text(place.count)}"
         + (f" ({time_text(place.time_ns)})" if place.time_ns else "")
@@ -152,13 +152,13 @@ def listed(where: Location) -> str:
     return f"; {'in it' if where.is_around else 'by place'}: {', '.join(shown)}"
 
 
-def processor_places(known: Known) -> list[Where]:
-    """The operators of the processor and where they are called, the most frequent first."""
+def processor_places(known: TraceFacts) -> list[Where]:
+    """Return the operators of the processor and where they are called, the most frequent first."""
     rows = [{**row, "source": _with_operator(row)} for row in of_processor(known)]
     return sorted(places_of(rows), key=lambda place: -place.count)
 
 
-def layers_text(known: Known) -> str:
+def layers_text(known: TraceFacts) -> str:
     """How many of the launches layers make that are alike."""
     rows = [row for row in of_launches(known) if row["module"]]
     total = known.report.counts.launches
@@ -174,7 +174,7 @@ def layers_text(known: Known) -> str:
 
 
 def places_of(rows: Iterable[Mapping[str, Any]]) -> list[Where]:
-    """The innermost places that rows of `around` are at, the longest time first."""
+    """Return the innermost places that rows of `around` are at, the longest time first."""
     return _added_up((_label(row), row) for row in rows)
 
 
@@ -189,13 +189,16 @@ def _added_up(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Where]:
 
 
 def path_text(row: Mapping[str, Any]) -> str:
-    """The innermost place of a row and what is around it, as far as it takes to find it."""
+    """Return the innermost place of a row and what is around it, as far as it takes to find it."""
     names = _names(row)
     return " < ".join(names[names.index(_label(row)) :][:_LEVELS_SHOWN]) if names else _label(row)
 
 
 def _names(row: Mapping[str, Any]) -> list[str]:
-    """The names of what is around, the innermost first: its label, then functions and modules, else operators."""
+    """Return the names of what is around, the innermost first.
+
+    Its label, then functions and modules, else operators.
+    """
     label = _label(row)
     if label in (NOWHERE, NOT_RECORDED):
         return []
@@ -218,7 +221,7 @@ def _with_operator(row: Mapping[str, Any]) -> str:
 
 
 def _label(row: Mapping[str, Any]) -> str:
-    """Function and innermost module; without stacks operator and annotation."""
+    """Return function and innermost module; without stacks operator and annotation."""
     if not row["is_recorded"]:
         return NOT_RECORDED
     if row["source"] is not None:

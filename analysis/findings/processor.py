@@ -14,11 +14,11 @@ from molprof.analysis.facts import gaps
 from molprof.analysis.facts.intervals import Depth
 from molprof.analysis.figures.run_model import PhaseFigures
 from molprof.analysis.findings.around import of_calls
-from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.findings.places import location, placed
 from molprof.analysis.findings.rule import (
     ATTENTION,
-    Found,
+    FindingEvidence,
     host_ns,
     host_times,
     launched,
@@ -128,7 +128,7 @@ def waiting_ns(phase: PhaseFigures) -> int:
     return 0 if phase.bound is None else max(0, (phase.sync_ns or 0) - phase.bound.sync_idle_ns)
 
 
-def delaying_gpu_ns(known: Known) -> int:
+def delaying_gpu_ns(known: TraceFacts) -> int:
     """GPU time of the processor that may delay the host after it.
 
     A GPU that is idle most of the time keeps up with the host, which then waits for it in host syncs alone.
@@ -140,8 +140,8 @@ def delaying_gpu_ns(known: Known) -> int:
     return min(gpu_ns, sum(waiting_ns(phase) for name, phase in run.phases.items() if name != PROCESSOR))
 
 
-def gain_of_processor(known: Known) -> float:
-    """The gain of a processor without cost: its host time, and its GPU time that may delay the host after it.
+def gain_of_processor(known: TraceFacts) -> float:
+    """Return the gain of a processor without cost: its host time, and its GPU time that may delay the host after it.
 
     Waiting for a busy GPU counts up to the GPU's idle time: the GPU's work remains.
     """
@@ -152,8 +152,11 @@ def gain_of_processor(known: Known) -> float:
     return min(1.0, own + waiting + scope.gpu_part(delaying_gpu_ns(known)))
 
 
-def row_loop(known: Known) -> dict[str, Any] | None:
-    """The operator that takes single rows in every step at least once per row: name, rows, calls; None without one."""
+def row_loop(known: TraceFacts) -> dict[str, Any] | None:
+    """Return the operator that takes single rows in every step at least once per row: name, rows, calls.
+
+    None without one.
+    """
     found = next(iter(known.rows(_LOOP)), None)
     return None if found is None or found["rows"] < LEAST_ROWS or found["calls_per_row"] < 1 else found
 
@@ -172,9 +175,10 @@ def row_loop(known: Known) -> dict[str, Any] | None:
     needs=("processor", "time"),
     rests_on=("host_time",),
 )
-def row_masking(known: Known) -> Found | None:
-    """Fires where every step takes single rows (`aten::select`, `aten::slice`, `aten::index_put_`) at least once per
-    row, with 8 rows or more.
+def row_masking(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where every step takes single rows at least once per row, with 8 rows or more.
+
+    Rows are taken by `aten::select`, `aten::slice` or `aten::index_put_`.
 
     Gain: all but one row's part, because masks of the whole batch cost at least as much as one row's.
     """
@@ -195,7 +199,7 @@ def row_masking(known: Known) -> Found | None:
     if after := known.scope.gpu_part(delaying_gpu_ns(known)):
         figures["delaying_gpu_ratio"] = after
         work += f"; its GPU work may delay later phases by up to {percent_text(after)} of the time"
-    return Found(
+    return FindingEvidence(
         f"{found['name']} runs {number_text(calls / steps)} times per step in the processor, at least "
         f"{count_text(calls_per_row * rows)} times for {count_text(rows)} rows; {work}",
         figures,
@@ -213,8 +217,8 @@ def row_masking(known: Known) -> Found | None:
     needs=("processor", "time"),
     rests_on=("host_time", "gpu_idle"),
 )
-def processor_syncs(known: Known) -> Found | None:
-    """Fires where the processor has a host sync in at least every second step.
+def processor_syncs(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where the processor has a host sync in at least every second step.
 
     Gain: their time, at most the GPU's idle time: without them the CPU runs ahead, but the GPU's work remains.
     """
@@ -222,7 +226,7 @@ def processor_syncs(known: Known) -> Found | None:
     if not phase.syncs or not steps or phase.syncs < LEAST_SYNCS_PER_STEP * steps:
         return None
     sync_ns = phase.sync_ns or 0
-    found = Found(
+    found = FindingEvidence(
         f"{numbered(phase.syncs / steps, 'host sync')} per step in the processor, "
         f"{time_text(sync_ns / steps)} per recorded step",
         {"syncs_per_step": phase.syncs / steps, "sync_ns": sync_ns, "steps": steps},
@@ -235,8 +239,8 @@ def processor_syncs(known: Known) -> Found | None:
     return placed(found, location(known, of_calls(known, syncs, (facts.calls.ts_end - facts.calls.ts)[syncs])))
 
 
-def _copies_from_host(known: Known) -> dict[str, int | float]:
-    """Number and times of copies from the host in steps, and how long gaps with nothing queued lay in their calls."""
+def _copies_from_host(known: TraceFacts) -> dict[str, int | float]:
+    """Return number and times of copies from the host in steps, and the idle time in their calls."""
     rows, idle = known.frame(_FROM_HOST), known.facts.idle
     dur, size, ts, call_ns = (rows[name].astype(np.int64) for name in ("dur", "bytes", "ts", "call_ns"))
     until = np.where(idle.queue == gaps.NOTHING, idle.ts_end, idle.host_end)
@@ -248,7 +252,7 @@ def _copies_from_host(known: Known) -> dict[str, int | float]:
     }  # fmt: skip
 
 
-def copies_in_steps(known: Known) -> bool:
+def copies_in_steps(known: TraceFacts) -> bool:
     """Return whether every step waits for copies from the host."""
     copies = _copies_from_host(known)
     return bool(copies["steps"]) and copies["count"] >= LEAST_FROM_HOST_PER_STEP * copies["steps"]
@@ -263,15 +267,15 @@ def copies_in_steps(known: Known) -> bool:
     needs=("gpu",),
     rests_on=("gpu_work", "links", "steps"),
 )
-def host_copies(known: Known) -> Found | None:
-    """Fires where every step copies from pageable memory to the device, or in calls that block.
+def host_copies(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where every step copies from pageable memory to the device, or in calls that block.
 
     Gain: the copies, and the time in their calls with nothing queued.
     """
     scope, copies = known.scope, _copies_from_host(known)
     if not copies_in_steps(known):
         return None
-    found = Found(
+    found = FindingEvidence(
         f"{count_text(copies['count'])} copies, {number_text(copies['count'] / copies['steps'])} per step, "
         f"{bytes_text(copies['bytes'])} in all: {time_text(copies['gpu_ns'])} on the GPU, "
         f"{time_text(copies['host_ns'])} in their calls, {time_text(copies['idle_ns'])} of it with nothing queued",
@@ -302,9 +306,11 @@ def host_copies(known: Known) -> Found | None:
     needs=("steps",),
     rests_on=("gpu_time", "links", "steps"),
 )
-def vocabulary_copies(known: Known) -> Found | None:
-    """Fires where in at least every second step, a copy in processor or sampling takes as long as the fastest memory
-    needs for rows x logits width x 4 bytes (8 TB/s and 3 µs on a GPU, 0.5 TB/s and 50 µs on a CPU).
+def vocabulary_copies(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where at least every second step copies logits in processor or sampling.
+
+    A copy counts if it takes as long as the fastest memory needs for rows x logits width x 4 bytes (8 TB/s and 3 µs on
+    a GPU, 0.5 TB/s and 50 µs on a CPU).
 
     Gain: the copies, on GPU and host.
 
@@ -332,7 +338,7 @@ def vocabulary_copies(known: Known) -> Found | None:
     else:
         names, places = np.unique(operators["name"].astype(str), return_inverse=True)
         longest = names[np.bincount(places, operators["ts_end"] - operators["ts"]).argmax()]
-    return Found(
+    return FindingEvidence(
         f"{count_text(count)} copies in processor and sampling, {number_text(count / steps)} per step, take "
         f"{time_text(least_ns)} or longer, enough for {rows} x {count_text(run.setup.logits_width)} logits: "
         f"{time_text(time_ns)} in all, most of it in {longest}",
@@ -359,9 +365,10 @@ def vocabulary_copies(known: Known) -> Found | None:
     needs=("time",),
     rests_on=("gpu_time", "links", "host_time"),
 )
-def cache_concatenation(known: Known) -> Found | None:
-    """Fires where the last two `aten::cat` before each attention belong to a dynamic cache; in a foreign trace, four or
-    more precede it (rotating queries and keys takes two).
+def cache_concatenation(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where the last two `aten::cat` before each attention belong to a dynamic cache.
+
+    In a foreign trace, four or more precede it: rotating queries and keys takes two.
 
     Gain: the time of the two concatenations before each attention, on the GPU and on the host.
     """
@@ -390,7 +397,7 @@ def cache_concatenation(known: Known) -> Found | None:
     cats = operators.where(np.array(sorted(chosen)))
     (count, gpu_ns), cats_ns = launched(known.engine, cats), host_ns(cats)
     on_gpu = f", {count_text(count)} kernels, {time_text(gpu_ns)} in all" if scope.devices else ""
-    return Found(
+    return FindingEvidence(
         f"{number_text(len(cats) / layers)} aten::cat before each of {count_text(layers)} attention calls: "
         f"{time_text(cats_ns)} on the host{on_gpu}",
         {

@@ -14,11 +14,11 @@ from molprof.analysis.facts.number_types import number_type
 from molprof.analysis.findings.around import of_pieces
 from molprof.analysis.findings.attention import unfused
 from molprof.analysis.findings.device import AMPERE, TENSOR_CORES, lacks, platform
-from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.findings.places import location, placed
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.analysis.findings.work import (
-    Work,
+    NamedWork,
     beyond_usual,
     gpu_share,
     located,
@@ -85,12 +85,13 @@ class Product(Struct, frozen=True):
 
     @property
     def text(self) -> str:
+        """The sizes of the product as text."""
         first, second = ((*self.batch, *sizes) for sizes in ((self.rows, self.inner), (self.inner, self.columns)))
         return " by ".join("x".join(map(str, sizes)) for sizes in (first, second))
 
 
-def _products_of(known: Known, index: np.ndarray) -> dict[int, Product]:
-    """The products that pieces of work do, by the index of the work, as far as sizes are recorded."""
+def _products_of(known: TraceFacts, index: np.ndarray) -> dict[int, Product]:
+    """Return the products that pieces of work do, by the index of the work, as far as sizes are recorded."""
     work, calls = known.facts.work, known.facts.calls
     index = index[work.call[index] != NONE]
     if not len(index):
@@ -116,15 +117,15 @@ def _products_of(known: Known, index: np.ndarray) -> dict[int, Product]:
     return {place: found[operator_of[call]] for place, call in told if operator_of.get(call) in found}
 
 
-def _share_in(known: Known, index: np.ndarray, other: np.ndarray) -> float:
+def _share_in(known: TraceFacts, index: np.ndarray, other: np.ndarray) -> float:
     """Share of the time of pieces of work that lies in others."""
     work = known.facts.work
     times = (work.ts_end - work.ts)[index]
     return float(times[np.isin(index, other)].sum() / max(1, times.sum()))
 
 
-def _index_of(known: Known, chosen: Sequence[Work]) -> np.ndarray:
-    """The work of some names, of a run that of its recorded steps."""
+def _index_of(known: TraceFacts, chosen: Sequence[NamedWork]) -> np.ndarray:
+    """Return the work of some names, of a run that of its recorded steps."""
     names = {(item.category, item.name) for item in chosen}
     wanted = np.array([(name.category, name.name) in names for name in known.facts.names], dtype=bool)
     work = sequence(known)
@@ -132,7 +133,7 @@ def _index_of(known: Known, chosen: Sequence[Work]) -> np.ndarray:
     return found
 
 
-def _fp32(known: Known) -> list[Work]:
+def _fp32(known: TraceFacts) -> list[NamedWork]:
     """Products of 32-bit numbers without tensor cores."""
     return [item for item in work_by_name(known, "matmul") if number_type(item.name) == "float32"]
 
@@ -149,9 +150,10 @@ def _fp32(known: Known) -> list[Work]:
     weight=0.6,
     certain=False,
 )
-def fp32_matmul(known: Known) -> Found | None:
-    """Fires where matrix products whose names tell of 32-bit numbers without tensor cores take 2 % of the time, on a
-    device that has tensor cores, as far as that is known.
+def fp32_matmul(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where matrix products in 32 bits without tensor cores take 2 % of the time.
+
+    The names of their kernels show this. The device has tensor cores, as far as that is known.
 
     Gain: their time.
     """
@@ -169,7 +171,7 @@ def fp32_matmul(known: Known) -> Found | None:
     count, time_ns = summed(chosen)
     index, beyond = slow_runs_of(known, chosen)
     without = f", {time_text(int(beyond.sum()))} of it in single slow runs" if len(index) else ""
-    found = Found(
+    found = FindingEvidence(
         f"{counted(count, 'run')} of {counted(len(chosen), 'kernel')} whose names tell of 32-bit numbers take "
         f"{time_text(time_ns)}, {percent_text(gpu_share(known, time_ns))} of the time{without}, most in "
         f"{cut(short_name(chosen[0].name), _NAME)}",
@@ -182,7 +184,7 @@ def fp32_matmul(known: Known) -> Found | None:
     return located(known, found, time_ns - int(beyond.sum()), "usual time of these kernels", times)
 
 
-def slow_runs_of(known: Known, chosen: Sequence[Work]) -> tuple[np.ndarray, np.ndarray]:
+def slow_runs_of(known: TraceFacts, chosen: Sequence[NamedWork]) -> tuple[np.ndarray, np.ndarray]:
     """Return products of these names that take far longer than others of their sizes, and by how much, ns.
 
     None without recorded sizes, or where that is little of the time.
@@ -193,8 +195,11 @@ def slow_runs_of(known: Known, chosen: Sequence[Work]) -> tuple[np.ndarray, np.n
     return index[is_mine], beyond[is_mine]
 
 
-def _slow_runs(known: Known) -> tuple[np.ndarray, np.ndarray]:
-    """The same of all products. Sizes are asked for only where times of a name differ much, and of some of its runs."""
+def _slow_runs(known: TraceFacts) -> tuple[np.ndarray, np.ndarray]:
+    """Return the same of all products.
+
+    Sizes are asked for only where times of a name differ much, and of some of its runs.
+    """
     work, name_of = known.facts.work, known.facts.name_of
     index = work_of(known, work_by_name(known, "matmul"))
     index = index[known.scope.stretches.holds(work.ts[index])]
@@ -224,8 +229,8 @@ def _slow_runs(known: Known) -> tuple[np.ndarray, np.ndarray]:
     rests_on=("gpu_work", "gpu_time"),
     note=True,
 )
-def slow_runs(known: Known) -> Found | None:
-    """Fires where matrix products take 10 times as long as most of their name and sizes, for 2 % of the time."""
+def slow_runs(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where matrix products take 10 times as long as most of their name and sizes, for 2 % of the time."""
     index, beyond = slow_runs_of(known, work_by_name(known, "matmul"))
     beyond_ns = int(beyond.sum())
     if (share := gpu_share(known, beyond_ns)) < _LEAST_SLOW * known.scope.wall_ratio:
@@ -234,7 +239,7 @@ def slow_runs(known: Known) -> Found | None:
     longest = int(beyond.argmax())
     longest_ns = int((work.ts_end - work.ts)[index[longest]])
     name = known.facts.names[known.facts.name_of[index[longest]]].name
-    found = Found(
+    found = FindingEvidence(
         f"{counted(len(index), 'run')} of matrix products, {percent_text(share)} of the time; the longest, of "
         f"{cut(short_name(name), _NAME)}, takes {time_text(longest_ns)}, others of its sizes "
         f"{time_text(longest_ns - int(beyond[longest]))}",
@@ -255,9 +260,10 @@ def slow_runs(known: Known) -> Found | None:
     weight=0.4,
     certain=False,
 )
-def odd_shapes(known: Known) -> Found | None:
-    """Fires where there are matrix products on tensor cores whose names tell of rows that are not aligned; where their
-    sizes are recorded, only those with one that is no multiple of 8.
+def odd_shapes(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where there are matrix products on tensor cores whose names tell of rows that are not aligned.
+
+    Where their sizes are recorded, only those with one that is no multiple of 8.
 
     Gain: their time. It is part of `unfused_attention` or `fp32_matmul` where these hold the same products.
     """
@@ -280,7 +286,7 @@ def odd_shapes(known: Known) -> Found | None:
     holders = [] if attention is None else [("unfused_attention", attention.index)]
     holders.append(("fp32_matmul", _index_of(known, _fp32(known))))
     kinds = [item for item in chosen if item.name in {names[number].name for number in np.unique(numbers)}]
-    found = Found(
+    found = FindingEvidence(
         f"{counted(len(index), 'run')} of {counted(len(kinds), 'kernel')} for rows that are not aligned take "
         f"{time_text(time_ns)}, {percent_text(gpu_share(known, time_ns))} of the time, most in "
         f"{cut(short_name(names[int(by_name.argmax())].name), _NAME)}{said}",
@@ -292,7 +298,9 @@ def odd_shapes(known: Known) -> Found | None:
 
 
 def _odd_sizes(times: dict[int, int], products: dict[int, Product]) -> tuple[str, str]:
-    """The sizes that are odd in a fifth of the time or more, the longest first, as the end of a sentence; and the fix.
+    """Return the sizes that are odd in a fifth of the time or more, the longest first, as the end of a sentence.
+
+    And the fix.
 
     times: of each piece of work, by its index.
     """
@@ -315,7 +323,7 @@ def _odd_sizes(times: dict[int, int], products: dict[int, Product]) -> tuple[str
 
 
 def _padding(sizes: Sequence[int], roles: dict[int, set[str]]) -> Iterator[str]:
-    """What to do about each size. Rows of a product are tokens or samples; in batches of products, columns too."""
+    """Yield the advice on each size. Rows of a product are tokens or samples; in batches of products, columns too."""
     for size in sizes:
         if roles[size] & {"rows", "batched"}:
             yield f"Pad the number of tokens or samples, {count_text(size)}, to a multiple of {_ALIGNED}."

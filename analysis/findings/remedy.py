@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from molprof.analysis.figures.run_model import Run
-from molprof.common.manifest import Program
+from molprof.common.manifest import ProgramTotals
 from molprof.common.measured import MeasuredRun
 from molprof.common.settings import CONSTRAINTS, ENGINES, TABLE, VLLM, WHOLE_TEXT
 from molprof.common.values import number_text, per, percent_text, time_text
@@ -50,7 +50,7 @@ _AS_TABLE = {"generic": "vectorized", "qwen": "vectorized", "xgrammar": "grammar
 _TABLES = (TABLE, "vectorized", "placeholder", "truncate", "grammar")
 
 
-class Course(Struct):
+class ConstraintContext(Struct):
     """What is known of the constraint of a run when its advice is written."""
 
     name: str  # of the processor, or of the arguments
@@ -64,10 +64,10 @@ class Course(Struct):
 
 
 def constraining(run: Run) -> str | None:
-    """The name of a run's constraint: its processors, else arguments of `generate`; None without one."""
+    """Return the name of a run's constraint: its processors, else arguments of `generate`; None without one."""
     if run.setup.processor is not None:
         return run.setup.processor
-    is_program = isinstance(run.program, Program)
+    is_program = isinstance(run.program, ProgramTotals)
     asked = run.setup.processor_parameters if is_program else getattr(run.setup, "generate_args", None)
     names: Iterable[str] = asked or ()
     return ", ".join(name for name in _names(names) if name in _ARGUMENTS) or None
@@ -78,12 +78,12 @@ def _names(asked: Iterable[str]) -> list[str]:
     return [item.partition("=")[0] for item in asked]
 
 
-def remedy_of_run(run: Run, course: Course) -> str:
-    """What to do, the first sentence first."""
+def remedy_of_run(run: Run, course: ConstraintContext) -> str:
+    """Return the advice on a run's constraint, the most useful sentence first."""
     if course.share is not None and course.share < SMALL:
         rest = _forced(run, course)
         return f"Leave it: the steps can lose {percent_text(course.share)} at most.{f' {rest}' if rest else ''}"
-    if isinstance(run.program, Program):
+    if isinstance(run.program, ProgramTotals):
         return _of_program(run, course)
     if ":" in course.name:
         return f"{_of_own(course)} {_lines(course, 'molprof capture')}"
@@ -94,8 +94,8 @@ def remedy_of_run(run: Run, course: Course) -> str:
     return _of_captured(run, course)
 
 
-def _of_captured(run: Run, course: Course) -> str:
-    """A processor that comes with molprof."""
+def _of_captured(run: Run, course: ConstraintContext) -> str:
+    """Return a processor that comes with molprof."""
     name, setup = course.name, run.setup
     given = {kind: getattr(setup, kind, None) for kind in CONSTRAINTS}
     instead: Any = (setup.processor_parameters or {}).get("instead_of", {})
@@ -121,7 +121,7 @@ def _of_captured(run: Run, course: Course) -> str:
 
 
 def _another(run: Run) -> str:
-    """The engine to take of those that this capture measured on the same prompts; empty without any other."""
+    """Return the engine to take of those that this capture measured on the same prompts; empty without any other."""
     session = run.session
     measured = [] if session is None or not session.measured else session.measured
     mine = next((item for item in measured if session is not None and item.name == session.run), None)
@@ -129,13 +129,15 @@ def _another(run: Run) -> str:
 
 
 def question(run: Run) -> str:
-    """The part of the advice that asks for a measurement of other engines, as nothing in the trace tells of them."""
+    """Return the part of the advice that asks for a measurement of other engines, as nothing in the trace tells of
+    them.
+    """
     given = {kind: getattr(run.setup, kind, None) for kind in CONSTRAINTS}
     return f"{_bench(run, given)} {_CAPTURE_ALL}".strip()
 
 
 def chosen_engine(mine: MeasuredRun, measured: Sequence[MeasuredRun], where: Callable[[MeasuredRun], str]) -> str:
-    """The engine to take of those that were measured on the same prompts; empty without any other than its own.
+    """Return the engine to take of those that were measured on the same prompts; empty without any other than its own.
 
     where: says where a run was measured.
     """
@@ -165,7 +167,7 @@ def chosen_engine(mine: MeasuredRun, measured: Sequence[MeasuredRun], where: Cal
 
 
 def _bench(run: Run, given: Mapping[str, str | None]) -> str:
-    """The command that measures all engines on this constraint within seconds."""
+    """Return the command that measures all engines on this constraint within seconds."""
     kind, value = next(((kind, value) for kind, value in given.items() if value is not None), ("", ""))
     if not value:
         return ""
@@ -177,7 +179,7 @@ def _bench(run: Run, given: Mapping[str, str | None]) -> str:
 
 
 def _of_parts(run: Run) -> str:
-    """What to do about the part that takes most of a step's masks."""
+    """Return the advice on the part that takes most of a step's masks."""
     parts = {name: ns for name, ns in (run.constraint_ns or {}).items() if name != "read"}
     most = max(parts, key=lambda name: parts[name], default="fill")
     if most == "apply":
@@ -186,10 +188,10 @@ def _of_parts(run: Run) -> str:
     return f"{_SHORTER} {own}"
 
 
-def _forced(run: Run, course: Course, takes_another: bool = False) -> str:
+def _forced(run: Run, course: ConstraintContext, takes_another: bool = False) -> str:
     """Tokens that need no forward of their own; empty where they cannot be appended at once, or are few."""
     setup = run.setup
-    if course.forced < _LEAST_FORCED or setup.own_loop or isinstance(run.program, Program):
+    if course.forced < _LEAST_FORCED or setup.own_loop or isinstance(run.program, ProgramTotals):
         return ""
     # molprof's own loop takes none of these.
     if setup.cache not in ("dynamic", "static") or getattr(setup, "generate_args", None):
@@ -203,8 +205,8 @@ def _forced(run: Run, course: Course, takes_another: bool = False) -> str:
     return f"Try --processor {other} --forced-runs: {text}." if other else ""
 
 
-def _of_own(course: Course) -> str:
-    """A processor of the user's own."""
+def _of_own(course: ConstraintContext) -> str:
+    """Return a processor of the user's own."""
     if course.is_by_row:
         return "Mask all rows with one tensor operation in place of a loop over them."
     if course.reading >= _LEAST_READING:
@@ -217,15 +219,15 @@ def _of_own(course: Course) -> str:
     return "Keep masks as tensors on the logits' device, and apply them with one operation in place."
 
 
-def _lines(course: Course, command: str) -> str:
+def _lines(course: ConstraintContext, command: str) -> str:
     """Where in the program to begin."""
     if course.function is not None:
         return f"Begin in {course.function}; molprof report by source TRACE has all functions."
     return f"Its lines: {command} --stacks, then molprof report by source TRACE."
 
 
-def _of_program(run: Run, course: Course) -> str:
-    assert isinstance(run.program, Program)
+def _of_program(run: Run, course: ConstraintContext) -> str:
+    assert isinstance(run.program, ProgramTotals)
     calls = sorted(run.program.processors, key=lambda item: -(item.time_ns or 0))
     parameters = run.setup.processor_parameters or {}
     lines = _lines(course, "molprof run")
@@ -248,7 +250,7 @@ def _of_program(run: Run, course: Course) -> str:
 def remedy_of_engine(
     phases: Mapping[str, Mapping[str, int | None]], times: Mapping[str, int], programs: Iterable[str], share: float
 ) -> str:
-    """What the user of an engine can do about what takes most of its masks. times: of filling, applying, accepting."""
+    """Return the advice to the user of an engine on the largest part of masks. times: of filling, applying, accepting."""
     if share < SMALL:
         return f"Leave it: the time can lose {percent_text(share)} at most."
     compile_ns = (phases.get("grammar_compile") or {}).get("time_ns") or 0
@@ -266,7 +268,7 @@ def remedy_of_engine(
 
 
 def _of_package(name: str) -> str:
-    """What to do about a processor of a package that makes masks, by its class or source file; empty for any other."""
+    """Return the advice on a processor of a package that makes masks, by its class or source file; empty for any other."""
     if not any(package in name.lower().replace("_", "").replace("-", "") for package in _MASK_PACKAGES):
         return ""
     whole = " (BatchGrammarMatcher)" if "xgrammar" in name.lower() else ""
@@ -277,7 +279,7 @@ def _of_package(name: str) -> str:
 
 
 def remedy_of_loop(function: str | None, is_small: bool, source: str = "") -> str:
-    """A program of which only stacks tell the processors; source: of the one with most of the time."""
+    """Return a program of which only stacks tell the processors; source: of the one with most of the time."""
     if is_small:
         return "Leave it: the model sets the time."
     begin = "" if function is None else f" Begin in {function}."

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from molprof.analysis.figures.figure import any_masks
 from molprof.analysis.figures.model import Gain, Group
-from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query
@@ -52,8 +52,8 @@ def operators_named(*patterns: str) -> Query:
     return Query("annotations", _OPERATORS.format(" UNION ".join(_NAMED.format(pattern) for pattern in patterns)))
 
 
-def within(known: Known, operators: Frame, *phases: str) -> Frame:
-    """The operators that began in one of the phases, the innermost of their threads."""
+def within(known: TraceFacts, operators: Frame, *phases: str) -> Frame:
+    """Return the operators that began in one of the phases, the innermost of their threads."""
     facts = known.facts
     wanted = [number for number, name in facts.phase_names.items() if name in phases]
     return operators.where(np.isin(facts.placed(operators["id"].astype(np.int64), facts.phase_lanes), wanted))
@@ -64,8 +64,8 @@ def host_ns(operators: Frame) -> int:
     return sum(Union(mine["ts"], mine["ts_end"]).length_ns for mine in _threads(operators).values())
 
 
-def host_times(known: Known, operators: Frame, phases: Collection[str]) -> list[tuple[int, str]]:
-    """The same by phase, where there is any."""
+def host_times(known: TraceFacts, operators: Frame, phases: Collection[str]) -> list[tuple[int, str]]:
+    """Return the same by phase, where there is any."""
     times = [(host_ns(within(known, operators, phase)), phase) for phase in phases]
     return [time for time in times if time[0]]
 
@@ -89,7 +89,7 @@ def _threads(operators: Frame) -> dict[int, Frame]:
 
 
 Need = Literal["report", "time", "gpu", "no_gpu", "launches", "run", "timed", "steps", "processor", "masks"]
-_HAS: Mapping[str, Callable[[Known], bool]] = {
+_HAS: Mapping[str, Callable[[TraceFacts], bool]] = {
     "report": lambda known: True,
     "time": lambda known: known.any_scope is not None,
     "gpu": lambda known: known.any_scope is not None and known.scope.devices > 0,  # GPU work, and time
@@ -103,7 +103,7 @@ _HAS: Mapping[str, Callable[[Known], bool]] = {
 }
 
 
-class Found(Struct, frozen=True):
+class FindingEvidence(Struct, frozen=True):
     """The evidence of a finding, with figures; what else is given stands in place of the rule's."""
 
     evidence: str
@@ -128,7 +128,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     fix: str
     explanation: str
     query: str  # argument of `molprof query` that shows the evidence
-    find: Callable[[Known], Found | None]
+    find: Callable[[TraceFacts], FindingEvidence | None]
     needs: tuple[Need, ...] = ()
     rests_on: tuple[Group, ...] = ()  # groups of figures behind evidence and gain; none: the manifest alone
     least_gain: float = LEAST_GAIN
@@ -139,8 +139,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     leads: bool = False  # it stands before all findings but warnings, whatever they gain
     of_steps: bool = False  # `least_gain` is of the time of such steps as were recorded, not of the run
 
-    def applied(self, known: Known) -> Found | None:
-        """What it finds in a trace that has what it needs, unless that gains too little.
+    def applied(self, known: TraceFacts) -> FindingEvidence | None:
+        """Return the finding in a trace that has what the rule needs, unless it gains too little.
 
         Nothing where a check says that figures which it rests on are not to be had.
         """
@@ -152,6 +152,6 @@ class Rule(Struct, frozen=True, kw_only=True):
         return None if found.gain.high < least else found
 
 
-def rule(**declared: Any) -> Callable[[Callable[[Known], Found | None]], Rule]:
+def rule(**declared: Any) -> Callable[[Callable[[TraceFacts], FindingEvidence | None]], Rule]:
     """Make a function a `Rule` of these fields."""
     return lambda find: Rule(find=find, **declared)

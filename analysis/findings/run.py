@@ -13,8 +13,8 @@ import numpy as np
 
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.inside import inside
-from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.rule import Found, operators_named, rule
+from molprof.analysis.findings.known import TraceFacts
+from molprof.analysis.findings.rule import FindingEvidence, operators_named, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.analysis.union import Union
 from molprof.common.manifest import STEP_PHASES
@@ -41,7 +41,7 @@ _COMPILING = operators_named(_FRAME, "*(dynamo_timed)")
 _COMPILERS = ("*torch/_dynamo/convert_frame.py(*): _compile*", "*torch/_inductor/compile_fx.py(*): compile_fx*")
 
 
-def recorded_compiling(known: Known) -> Union:
+def recorded_compiling(known: TraceFacts) -> Union:
     """When torch.compile compiled."""
     told, stacks = known.frame(_COMPILING), inside(known, (), _COMPILERS)
     starts, ends = told["ts"].astype(np.int64), told["ts_end"].astype(np.int64)
@@ -73,8 +73,8 @@ def _steps_ratio(run: Run) -> float:
     needs=("timed",),
     least_gain=0,
 )
-def idle_rows(known: Known) -> Found | None:
-    """Fires where 10 % of the row-steps are of finished rows.
+def idle_rows(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where 10 % of the row-steps are of finished rows.
 
     Gain: the share of finished rows in the row-steps, times the share of wall time in decode steps.
     """
@@ -108,7 +108,7 @@ def idle_rows(known: Known) -> Found | None:
         advice = "not all lengths are recorded, so it is not known what sorting saves"
     else:
         advice = "sorting by length saves no steps"
-    return Found(
+    return FindingEvidence(
         f"{count_text(run.idle_row_steps)} of {count_text(run.row_steps)} row-steps ({percent_text(ratio)}) "
         f"are of finished rows; {advice}",
         {
@@ -132,8 +132,8 @@ def idle_rows(known: Known) -> Found | None:
     needs=("timed",),
     least_gain=0,
 )
-def junk_tokens(known: Known) -> Found | None:
-    """Fires where 1 % of the tokens are junk or filler.
+def junk_tokens(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where 1 % of the tokens are junk or filler.
 
     Gain: the share of steps, or of row-steps if larger, that batches save, times that of decode steps in time.
     """
@@ -162,9 +162,10 @@ def junk_tokens(known: Known) -> Found | None:
     needs=("timed",),
     least_gain=0,
 )
-def runaway_answers(known: Known) -> Found | None:
-    """Fires where 1 % of the tokens of answers to prompts of plain text are white space, 8 or more tokens in a row, or
-    repeat what stands before them, 4 times or more, until the token limit.
+def runaway_answers(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where 1 % of the tokens of answers to plain prompts are long white space or repeat until the token limit.
+
+    White space counts from 8 tokens in a row, a repetition of what stands before from 4 times.
 
     Gain: the share of steps, or of row-steps if larger, that batches save, times that of decode steps in time.
     """
@@ -176,8 +177,8 @@ def runaway_answers(known: Known) -> Found | None:
     return _wasted(known, what)
 
 
-def _wasted(known: Known, what: str, fix: str = "", explanation: str = "") -> Found | None:
-    """What the batches would save without junk and filler tokens."""
+def _wasted(known: TraceFacts, what: str, fix: str = "", explanation: str = "") -> FindingEvidence | None:
+    """Return the finding on junk and filler tokens, with what the batches would save without them."""
     run, rows = known.run, known.rows(_ROWS)
     drift = run.junk_tokens + run.filler_tokens
     if not run.row_steps or not drift or any(row["tokens"] is None for row in rows):
@@ -197,7 +198,7 @@ def _wasted(known: Known, what: str, fix: str = "", explanation: str = "") -> Fo
         return None
     saved = sorted((1 - needed / steps, 1 - needed_row_steps / row_steps))
     low, high = (share * _steps_ratio(run) for share in saved)
-    return Found(
+    return FindingEvidence(
         f"{what}, {percent_text(drift / run.generated_tokens)} of all tokens; without them the batches need "
         f"{counted(needed, 'step')} instead of {count_text(steps)}",
         {
@@ -226,9 +227,10 @@ def _wasted(known: Known, what: str, fix: str = "", explanation: str = "") -> Fo
     rests_on=("host_time",),
     least_gain=0,
 )
-def compiling(known: Known) -> Found | None:
-    """Fires where torch.compile compiled in a timed pass or inside recorded steps; a compiled region that only runs
-    does not count.
+def compiling(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where torch.compile compiled in a timed pass or inside recorded steps.
+
+    A compiled region that only runs does not count.
 
     Gain: median over the timed passes of compile time over wall time; without it, compiling over recorded time.
     """
@@ -256,7 +258,7 @@ def compiling(known: Known) -> Found | None:
         parts.append(f"code that was compiled is compiled again: {', '.join(again[:3])}")
         fix = "Keep shapes fixed, or mark what changes as dynamic. TORCH_LOGS=recompiles names the reasons."
     figures = {"compiles": sum(compiles), "recorded_frames": frames, "recorded_ns": inside_ns}
-    return Found("; ".join(parts), figures, gain, fix)
+    return FindingEvidence("; ".join(parts), figures, gain, fix)
 
 
 @rule(
@@ -268,12 +270,14 @@ def compiling(known: Known) -> Found | None:
     needs=("run",),
     rests_on=("host_time",),
 )
-def profiler_cost(known: Known) -> Found | None:
-    """Fires where recorded steps take 1.5 times their unprofiled time."""
+def profiler_cost(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where recorded steps take 1.5 times their unprofiled time."""
     ratio = known.run.profiled_ratio
     if ratio is None or ratio < LEAST_PROFILED_RATIO:
         return None
-    return Found(f"recorded steps take {number_text(ratio)} times their unprofiled time", {"profiled_ratio": ratio})
+    return FindingEvidence(
+        f"recorded steps take {number_text(ratio)} times their unprofiled time", {"profiled_ratio": ratio}
+    )
 
 
 @rule(
@@ -285,8 +289,8 @@ def profiler_cost(known: Known) -> Found | None:
     needs=("timed",),
     least_gain=LEAST_BEFORE_SHARE,
 )
-def templates(known: Known) -> Found | None:
-    """Fires where building templates takes 2 % of unprofiled wall time.
+def templates(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where building templates takes 2 % of unprofiled wall time.
 
     Gain: that share.
     """
@@ -305,21 +309,21 @@ def templates(known: Known) -> Found | None:
     needs=("timed",),
     least_gain=LEAST_BEFORE_SHARE,
 )
-def compile_phase(known: Known) -> Found | None:
-    """Fires where making the processor of a batch (phase `compile`) takes 2 % of unprofiled wall time.
+def compile_phase(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where making the processor of a batch (phase `compile`) takes 2 % of unprofiled wall time.
 
     Gain: that share.
     """
     return _before_batches(known, "compile", "compiling grammars")
 
 
-def _before_batches(known: Known, phase: str, what: str) -> Found | None:
-    """The time of a phase before the steps of each batch."""
+def _before_batches(known: TraceFacts, phase: str, what: str) -> FindingEvidence | None:
+    """Return the time of a phase before the steps of each batch."""
     run = known.run
     phase_ns, wall_ns = run.phases[phase].wall_ns, run.wall_ns.median
     if phase_ns is None or not wall_ns or not run.molecules:
         return None
-    return Found(
+    return FindingEvidence(
         f"{time_text(phase_ns)} of {time_text(wall_ns)} unprofiled time "
         f"({percent_text(phase_ns / wall_ns)}), {time_text(phase_ns / run.molecules)} per {run.noun}",
         {f"{phase}_ns": phase_ns, "wall_ns": wall_ns, "molecules": run.molecules},

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from molprof.analysis.findings.inside import Inside, inside
-from molprof.analysis.findings.known import HOST_CAUSES, Known
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.known import HOST_CAUSES, TraceFacts
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.analysis.findings.work import gpu_share, is_named
 from molprof.common.values import count_text, counted, number_text, percent_text, time_text
 
@@ -16,18 +16,18 @@ _FUSED = ("*fused*mathfunctor*", "*fusedadam*", "*fusedsgd*", "*fusedadagrad*", 
 _LEAST_KERNELS = 20
 
 
-def optimizer_work(known: Known) -> Inside | None:
-    """What runs in steps of optimizers; None where none is recorded."""
+def optimizer_work(known: TraceFacts) -> Inside | None:
+    """Return what runs in steps of optimizers; None where none is recorded."""
     return inside(known, ("Optimizer.step#*",), ("*torch/optim/*(*): step",))
 
 
-def zeroing(known: Known) -> Inside | None:
-    """What runs while gradients are set to zero; None where that is not recorded."""
+def zeroing(known: TraceFacts) -> Inside | None:
+    """Return what runs while gradients are set to zero; None where that is not recorded."""
     functions = ("*torch/optim/*(*): zero_grad", "*torch/nn/modules/module.py(*): zero_grad")
     return inside(known, ("Optimizer.zero_grad#*",), functions)
 
 
-def _costs(known: Known, found: Inside) -> tuple[dict[str, int], float, tuple[str, ...]]:
+def _costs(known: TraceFacts, found: Inside) -> tuple[dict[str, int], float, tuple[str, ...]]:
     """Kernels and their time, the gaps before them, how much of the time both take, and what holds most of it."""
     count, gpu_ns = found.work_ns(known)
     gaps, idle_ns = found.idle_ns(known, _WAITING)
@@ -39,7 +39,7 @@ def _costs(known: Known, found: Inside) -> tuple[dict[str, int], float, tuple[st
     return figures, share, ("launch_bound",) if idle_ns >= gpu_ns else ()
 
 
-def _waited(known: Known, idle_ns: int) -> str:
+def _waited(known: TraceFacts, idle_ns: int) -> str:
     all_ns = sum(part.time_ns for part in known.idle if not part.is_long and part.cause in _WAITING)
     return f"the GPU waits {time_text(idle_ns)} for them to be launched, of {time_text(all_ns)} for all launches"
 
@@ -53,8 +53,8 @@ def _waited(known: Known, idle_ns: int) -> str:
     needs=("gpu", "launches"),
     rests_on=("gpu_idle", "gpu_time", "links"),
 )
-def zero_grad(known: Known) -> Found | None:
-    """Fires where kernels or memsets are launched in `zero_grad` of an optimizer or a module.
+def zero_grad(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where kernels or memsets are launched in `zero_grad` of an optimizer or a module.
 
     Gain: the short gaps that end with one of them, but no more than the host's time in `zero_grad`, and their GPU time.
     """
@@ -63,7 +63,7 @@ def zero_grad(known: Known) -> Found | None:
     figures, share, part_of = _costs(known, found)
     if not (count := figures["kernels"]):
         return None
-    return Found(
+    return FindingEvidence(
         f"{counted(count, 'kernel')} and memsets in {counted(found.count, 'call')}, {time_text(figures['host_ns'])} on "
         f"the CPU and {time_text(figures['gpu_ns'])} on the GPU; {_waited(known, figures['idle_ns'])}",
         {**figures, "calls": found.count},
@@ -84,8 +84,8 @@ def zero_grad(known: Known) -> Found | None:
     least_gain=0.02,
     weight=0.6,
 )
-def optimizer_loop(known: Known) -> Found | None:
-    """Fires where a step of an optimizer launches 20 kernels or more, and most are not of a fused optimizer.
+def optimizer_loop(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where a step of an optimizer launches 20 kernels or more, and most are not of a fused optimizer.
 
     Gain: the short gaps that end with one of them, but no more than the host's time in the step, and their GPU time.
     """
@@ -104,7 +104,7 @@ def optimizer_loop(known: Known) -> Found | None:
         return None
     gpu_ns = figures["gpu_ns"]
     how = "each for many tensors" if 2 * many >= len(names) else "most for one tensor each"
-    return Found(
+    return FindingEvidence(
         f"{count_text(count)} kernels in {counted(found.count, 'step')}, {number_text(count / found.count)} each, "
         f"{how}: {time_text(gpu_ns)} on the GPU, {percent_text(gpu_share(known, gpu_ns))} of the time; "
         f"{_waited(known, figures['idle_ns'])}",

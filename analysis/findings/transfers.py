@@ -6,9 +6,9 @@ import numpy as np
 
 from molprof.analysis.facts import coverage
 from molprof.analysis.findings.device import copies_pinned
-from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.findings.processor import copies_in_steps
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.analysis.findings.work import gpu_share, located, times_at
 from molprof.common.values import counted, percent_text, time_text
 
@@ -20,19 +20,19 @@ _FIX = (
 )
 
 
-def _is_of(known: Known, *classes: str) -> np.ndarray:
+def _is_of(known: TraceFacts, *classes: str) -> np.ndarray:
     chosen = np.array([name.work_class in classes for name in known.facts.names], dtype=bool)
     found: np.ndarray = chosen[known.facts.name_of]
     return found
 
 
-def _alone_ns(known: Known, chosen: np.ndarray) -> int:
+def _alone_ns(known: TraceFacts, chosen: np.ndarray) -> int:
     if known.report.run is not None:
         chosen = chosen & (known.scope.stretches.covered(known.facts.work.ts, known.facts.work.ts + 1) > 0)
     return coverage.alone_ns(known.facts.work, chosen, known.facts.overlaps) if chosen.any() else 0
 
 
-def transfers_ns(known: Known) -> int:
+def transfers_ns(known: TraceFacts) -> int:
     """Time of copies between host and GPU with nothing else on the GPU, devices added up; 0 where it is below 5 %."""
     time_ns = _alone_ns(known, _is_of(known, _FROM_HOST, _TO_HOST))
     return time_ns if time_ns >= _LEAST * known.scope.recorded_ns * known.scope.devices else 0
@@ -50,9 +50,10 @@ def transfers_ns(known: Known) -> int:
     of_steps=True,
     weight=0.9,
 )
-def host_transfers(known: Known) -> Found | None:
-    """Fires where copies between host and GPU take 5 % of the time with nothing else on the GPU, but for copies that
-    every step waits for.
+def host_transfers(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where copies between host and GPU take 5 % of the time with nothing else on the GPU.
+
+    Copies that every step waits for do not count.
 
     Gain: the time in which they run on a device and nothing else does.
     """
@@ -67,7 +68,7 @@ def host_transfers(known: Known) -> Found | None:
         for kind, where in ((_FROM_HOST, "from the host"), (_TO_HOST, "to the host"))
         if kind in classes and (mine := _is_of(known, kind)).any()
     ]
-    found = Found(
+    found = FindingEvidence(
         f"{' and '.join(each)}, {time_text(exposed_ns)} of it with nothing else on the GPU, "
         f"{percent_text(gpu_share(known, exposed_ns))} of the time. At most {time_text(min(exposed_ns, other_ns))} "
         "fits beside other work",

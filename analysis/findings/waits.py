@@ -12,9 +12,9 @@ from molprof.analysis.facts import gaps
 from molprof.analysis.facts.intervals import Coverage
 from molprof.analysis.facts.slices import DATA_NAMES
 from molprof.analysis.findings.around import of_idle_time
-from molprof.analysis.findings.known import HOST_CAUSES, Known
+from molprof.analysis.findings.known import HOST_CAUSES, TraceFacts
 from molprof.analysis.findings.places import location, placed
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.analysis.union import Union
 from molprof.common.values import count_text, percent_text, time_text
@@ -57,7 +57,7 @@ def _matches(texts: Iterable[str], patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(text, kind) for text in texts for name in patterns for kind in (name, f"*/{name}"))
 
 
-def waiting_rows(known: Known) -> list[dict[str, Any]]:
+def waiting_rows(known: TraceFacts) -> list[dict[str, Any]]:
     """Long gaps in which nothing is queued, as far as the thread that is waited for waits itself, by place.
 
     Time in data loaders is not in it: that is a cause of its own.
@@ -65,11 +65,11 @@ def waiting_rows(known: Known) -> list[dict[str, Any]]:
     return known.once("waiting rows", None, lambda: _waiting_in(known, known.long_waits()))
 
 
-def _waiting_in(known: Known, windows: gaps.Windows) -> list[dict[str, Any]]:
+def _waiting_in(known: TraceFacts, windows: gaps.Windows) -> list[dict[str, Any]]:
     return [row for row in of_idle_time(known, windows) if is_waiting(row)]
 
 
-def in_processors_ns(known: Known) -> tuple[int, int]:
+def in_processors_ns(known: TraceFacts) -> tuple[int, int]:
     """How long the GPU has nothing queued while a logits processor runs: in gaps of up to 1 ms, and in longer ones, ns.
 
     In a run without a processor that phase holds molprof's marks, which are nothing that a GPU waits for.
@@ -81,7 +81,7 @@ def in_processors_ns(known: Known) -> tuple[int, int]:
     return int(times[within & ~idle.is_long].sum()), int(times[within & idle.is_long].sum())
 
 
-def waiting_ns(known: Known, idle: np.ndarray | None = None) -> int:
+def waiting_ns(known: TraceFacts, idle: np.ndarray | None = None) -> int:
     """Their time, at most that of long gaps with nothing queued. idle: indices of the gaps that count; None: all."""
     rows = waiting_rows(known)
     if idle is not None and rows:
@@ -93,20 +93,20 @@ def waiting_ns(known: Known, idle: np.ndarray | None = None) -> int:
     return int(min(long_ns, sum(row["time_ns"] for row in rows)))
 
 
-def profiler_work(known: Known) -> Union:
+def profiler_work(known: TraceFacts) -> Union:
     """When the profiler worked for itself."""
     rows = known.frame(_PROFILER)
     return Union(rows["ts"].astype(np.int64), rows["ts_end"].astype(np.int64))
 
 
-def profiler_ns(known: Known) -> int:
+def profiler_ns(known: TraceFacts) -> int:
     """Its time in long gaps in which nothing is queued, without host syncs, ns."""
     waits = known.long_waits()
     long_ns = sum(part.time_ns for part in known.idle if part.is_long and part.cause in HOST_CAUSES)
     return min(long_ns, int(profiler_work(known).covered(waits.ts, waits.ts_end).sum()))
 
 
-def other_device_ns(known: Known) -> dict[str, int]:
+def other_device_ns(known: TraceFacts) -> dict[str, int]:
     """Of waits for a host sync or of queued work, the time in which another device of the trace works, by cause."""
     facts = known.facts
     idle, parts, work = facts.idle, facts.parts, facts.work
@@ -133,9 +133,10 @@ def other_device_ns(known: Known) -> dict[str, int]:
     least_gain=_LEAST_TURNS,
     weight=0.8,
 )
-def devices_in_turn(known: Known) -> Found | None:
-    """Fires where a trace has several devices that work, and hardly two at once: at most 1.25 on average while any
-    works.
+def devices_in_turn(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where a trace has several devices that work, and hardly two at once.
+
+    At most 1.25 on average while any works.
 
     Gain: the time in which any works, less their work divided evenly.
     """
@@ -148,7 +149,7 @@ def devices_in_turn(known: Known) -> Found | None:
     if min(each) * len(each) < _LEAST_TURNS * sum(each) or sum(each) > _MOST_AT_ONCE * any_ns:
         return None
     gain_ns = any_ns - sum(each) // len(each)
-    return Found(
+    return FindingEvidence(
         f"{count_text(len(each))} GPUs work for {', '.join(map(time_text, each))}, any of them for "
         f"{time_text(any_ns)}: {percent_text((sum(each) - any_ns) / any_ns)} of it at once",
         {"devices": len(each), "any_ns": any_ns, "work_ns": sum(each)},
@@ -166,14 +167,15 @@ def devices_in_turn(known: Known) -> Found | None:
     rests_on=("gpu_idle", "host_time"),
     note=True,
 )
-def waiting_threads(known: Known) -> Found | None:
-    """Fires where, for 2 % of the time, nothing is queued in long gaps because the thread that launches next waits in a
-    queue, a lock or a socket.
+def waiting_threads(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where nothing is queued for 2 % of the time because the launching thread waits in a queue, lock or socket.
+
+    Only long gaps count.
     """
     time_ns = waiting_ns(known)
     if not known.scope.devices or known.scope.idle_part(time_ns) < _LEAST_WAITS * known.scope.wall_ratio:
         return None
-    found = Found(
+    found = FindingEvidence(
         f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms, for requests, other threads or "
         "processes, which counts for no gain",
         {"idle_ns": time_ns},
@@ -191,14 +193,15 @@ def waiting_threads(known: Known) -> Found | None:
     rests_on=("gpu_idle", "host_time"),
     note=True,
 )
-def profiler_holds_up(known: Known) -> Found | None:
-    """Fires where, for 2 % of the time, nothing is queued in long gaps while the profiler asks for buffers or empties
-    them.
+def profiler_holds_up(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where nothing is queued for 2 % of the time while the profiler asks for buffers or empties them.
+
+    Only long gaps count.
     """
     time_ns = profiler_ns(known)
     if not known.scope.devices or known.scope.idle_part(time_ns) < _LEAST_WAITS * known.scope.wall_ratio:
         return None
-    return Found(
+    return FindingEvidence(
         f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms, while it asks for buffers or empties "
         "them, which counts for no gain",
         {"idle_ns": time_ns},
@@ -216,9 +219,10 @@ def profiler_holds_up(known: Known) -> Found | None:
     least_gain=0.03,
     of_steps=True,
 )
-def device_waits(known: Known) -> Found | None:
-    """Fires where queued work does not start until work of another stream has ended, for 3 % of the time, unless most
-    of that is at the start of the recording: what the GPU did then is not recorded.
+def device_waits(known: TraceFacts) -> FindingEvidence | None:
+    """Fire where, for 3 % of the time, queued work does not start until work of another stream has ended.
+
+    It does not fire where most of that is at the start of the recording: what the GPU did then is not recorded.
 
     Gain: those gaps.
     """
@@ -229,7 +233,7 @@ def device_waits(known: Known) -> Found | None:
     if not time_ns:
         return None
     longest_ns = max(part.longest_ns for part in parts)
-    return Found(
+    return FindingEvidence(
         f"{time_text(time_ns)}, the longest gap {time_text(longest_ns)}, in which work was queued and started only "
         "when another stream was done",
         {"idle_ns": time_ns, "longest_ns": longest_ns},
@@ -237,7 +241,7 @@ def device_waits(known: Known) -> Found | None:
     )
 
 
-def begins_waiting(known: Known) -> bool:
+def begins_waiting(known: TraceFacts) -> bool:
     """Whether the longest wait with queued work begins with the recording of a foreign trace, and is most of it all.
 
     The GPU was busy with work from before, of which nothing is recorded.

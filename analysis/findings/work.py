@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from molprof.analysis.facts import coverage, gaps
 from molprof.analysis.facts.intervals import Coverage
 from molprof.analysis.findings.around import is_of, of_pieces
-from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.findings.places import location, placed
-from molprof.analysis.findings.rule import Found
+from molprof.analysis.findings.rule import FindingEvidence
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import time_text
@@ -50,7 +50,7 @@ WORK_OF_STEPS = Query(
 )
 
 
-class Work(Struct, frozen=True):
+class NamedWork(Struct, frozen=True):
     """Work of one name: of a whole foreign trace, of the recorded steps of a run. The longest time first."""
 
     name: str
@@ -69,39 +69,42 @@ def is_named(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name.lower(), pattern) for pattern in patterns)
 
 
-def work_by_name(known: Known, *kinds: str) -> list[Work]:
+def work_by_name(known: TraceFacts, *kinds: str) -> list[NamedWork]:
     """Of these classes; of all without any."""
     rows = known.frame(WORK if known.report.run is None else WORK_OF_STEPS).rows()
-    every = [_recorded(known, Work(*row)) for row in rows]
+    every = [_recorded(known, NamedWork(*row)) for row in rows]
     return [work for work in every if not kinds or work.kind in kinds]
 
 
-def _recorded(known: Known, work: Work) -> Work:
-    """The work without what a foreign trace has outside the recorded span: from before it, or with impossible times."""
+def _recorded(known: TraceFacts, work: NamedWork) -> NamedWork:
+    """Return the work without what a foreign trace has outside the recorded span.
+
+    From before it, or with impossible times.
+    """
     count, time_ns = known.outside.get((work.category, work.name), (0, 0))
     return replace(work, count=work.count - count, time_ns=work.time_ns - time_ns) if count else work
 
 
-def summed(work: Iterable[Work]) -> tuple[int, int]:
+def summed(work: Iterable[NamedWork]) -> tuple[int, int]:
     """Count and time, ns."""
     found = list(work)
     return sum(item.count for item in found), sum(item.time_ns for item in found)
 
 
-def gpu_share(known: Known, gpu_ns: float) -> float:
+def gpu_share(known: TraceFacts, gpu_ns: float) -> float:
     """Of the wall time, of work on all devices."""
     return known.scope.gpu_part(gpu_ns / known.scope.devices)
 
 
 def located(
-    known: Known,
-    found: Found,
+    known: TraceFacts,
+    found: FindingEvidence,
     gain_ns: int,
     bounded_by: str,
-    of: tuple[str, ...] | Sequence[Work] | np.ndarray,
+    of: tuple[str, ...] | Sequence[NamedWork] | np.ndarray,
     alone: bool = True,
-) -> Found:
-    """What was found, with GPU time that a fix could save, and where that work is asked for.
+) -> FindingEvidence:
+    """Return the finding with the GPU time that a fix could save, and where that work is asked for.
 
     of: classes or names of the work, or the time that counts of each piece of work, ns. alone: nothing of it is gained
     while other work runs on its device.
@@ -118,14 +121,14 @@ def located(
     return placed(replace(found, evidence=evidence, gain=gain), location(known, of_pieces(known, times)))
 
 
-def alone_ns(known: Known, index: np.ndarray) -> int:
+def alone_ns(known: TraceFacts, index: np.ndarray) -> int:
     """Return how long some of this work, by its index, runs on a device and nothing else does, devices added up."""
     chosen = np.zeros(len(known.facts.work.ts), dtype=bool)
     chosen[index] = True
     return coverage.alone_ns(known.facts.work, chosen, known.facts.overlaps)
 
 
-def exposed_times(known: Known, times: np.ndarray) -> np.ndarray:
+def exposed_times(known: TraceFacts, times: np.ndarray) -> np.ndarray:
     """Of the time that counts of each piece of work, what no work without such time runs beside on its device, ns."""
     work = known.facts.work
     others = known.facts.overlaps & (times == 0)
@@ -152,14 +155,14 @@ def beyond_usual(times: np.ndarray, keys: np.ndarray) -> np.ndarray:
     return found
 
 
-def work_of(known: Known, of: Iterable[Work]) -> np.ndarray:
+def work_of(known: TraceFacts, of: Iterable[NamedWork]) -> np.ndarray:
     """Return the indices of all work of these names; of a run, what the recorded steps asked for."""
     wanted = {(item.category, item.name) for item in of}
     is_named = np.array([(name.category, name.name) in wanted for name in known.facts.names], dtype=bool)
     return _of_steps(known, is_named[known.facts.name_of])
 
 
-def _of_steps(known: Known, chosen: np.ndarray) -> np.ndarray:
+def _of_steps(known: TraceFacts, chosen: np.ndarray) -> np.ndarray:
     """Return the indices of the chosen work; of a run, of what the recorded steps asked for."""
     if known.report.run is not None:
         chosen = chosen & (np.append(known.facts.call_steps, gaps.NONE)[known.facts.work.call] != gaps.NONE)
@@ -175,23 +178,23 @@ def all_but_longest(duration: np.ndarray, starts: np.ndarray, counts: np.ndarray
     return np.unique(rows[order[~is_first]])
 
 
-def times_of(known: Known, of: tuple[str, ...] | Sequence[Work]) -> np.ndarray:
-    """The time of each piece of work that is of some classes or names, ns; 0 of others."""
-    names = {item.name for item in of if isinstance(item, Work)}
-    classes = {item.kind if isinstance(item, Work) else item for item in of}
+def times_of(known: TraceFacts, of: tuple[str, ...] | Sequence[NamedWork]) -> np.ndarray:
+    """Return the time of each piece of work that is of some classes or names, ns; 0 of others."""
+    names = {item.name for item in of if isinstance(item, NamedWork)}
+    classes = {item.kind if isinstance(item, NamedWork) else item for item in of}
     work = known.facts.work
     return np.where(is_of(known, known.facts.name_of, classes, names), work.ts_end - work.ts, 0)
 
 
-def times_at(known: Known, index: np.ndarray) -> np.ndarray:
-    """The time of each piece of work at these indices, ns; 0 of others."""
+def times_at(known: TraceFacts, index: np.ndarray) -> np.ndarray:
+    """Return the time of each piece of work at these indices, ns; 0 of others."""
     work = known.facts.work
     times = np.zeros(len(work.ts), dtype=np.int64)
     times[index] = (work.ts_end - work.ts)[index]
     return times
 
 
-def sequence(known: Known) -> Frame:
+def sequence(known: TraceFacts) -> Frame:
     """Work in order of device, stream and start, by the number of its name; that of the recorded time.
 
     Its column `index` is that of each piece in `known.facts.work`.

@@ -38,14 +38,14 @@ class Remote(Executor):
     def submit(self, function: Callable[..., T], /, path: Path) -> Future[T]:  # type: ignore[override]
         """Return the future of a call with a path, which the workers see under the same name."""
         asked = self._executor.submit(read_alone, function, path if is_remote(path) else path.absolute(), self._limit_s)
-        return _Answer(asked, (_WAITING + 1) * self._limit_s + _ANSWER_S)
+        return _WorkerFuture(asked, (_WAITING + 1) * self._limit_s + _ANSWER_S)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Leave the scheduler, and the workers as they are; what was not read is not read any more."""
         self._client.close()
 
 
-class _Answer(Future[T]):
+class _WorkerFuture(Future[T]):
     """What a worker gives. Waiting ends with an error where no worker answers."""
 
     def __init__(self, asked: Any, patience_s: float) -> None:
@@ -69,13 +69,13 @@ class _Answer(Future[T]):
 def read_alone(function: Callable[[Path], T], path: Path, limit_s: float) -> T:
     """On a worker: what the function makes of a path, in another process, which is killed after `limit_s`."""
     if not hasattr(_own, "reader"):
-        _own.reader = _Reader()
+        _own.reader = _ReaderProcess()
     worker: Worker = _own.reader.worker
     worker.limit_s = limit_s
     return worker.run(function, path)
 
 
-class _Reader:
+class _ReaderProcess:
     """The process that reads for a thread of a worker. A failure replaces it; it ends with the thread."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class _Reader:
 
 @contextmanager
 def connected(address: str, limit_s: float) -> Iterator[Remote]:
-    """The workers of the scheduler at `dask://HOST:PORT`. Raises UsageError, MissingExtraError."""
+    """Yield the workers of the scheduler at `dask://HOST:PORT`. Raises UsageError, MissingExtraError."""
     host = address.removeprefix(SCHEME)
     if host == address or not all(host.rpartition(":")[::2]):
         raise UsageError(f"{address} names no workers", hint=f"--on {SCHEME}HOST:PORT, of a Dask scheduler")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from molprof.analysis.fleet.row import Row
-from molprof.analysis.history import KIND, SCHEMA, Entry
+from molprof.analysis.fleet.row import FleetRow
+from molprof.analysis.history import KIND, SCHEMA, HistoryEntry
 from molprof.analysis.reader.remote import content, is_remote, listed, remote_text, write_content
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.process import output_of
@@ -22,23 +22,25 @@ _NAME_LETTERS = 60
 _GIT_S = 10
 
 
-def entry_of(row: Row, digest: str | None, name: str | None, time: str, commit: str | None) -> Entry:
-    """The result of a row. Raises TraceError where its trace could not be read."""
+def entry_of(row: FleetRow, digest: str | None, name: str | None, time: str, commit: str | None) -> HistoryEntry:
+    """Return the result of a row. Raises TraceError where its trace could not be read."""
     if row.problem is not None or digest is None:
         raise TraceError(row.problem or f"{row.file} cannot be read")
-    about = {field: getattr(row, field) for field in Entry.__struct_fields__ if field in Row.__struct_fields__}
+    about = {
+        field: getattr(row, field) for field in HistoryEntry.__struct_fields__ if field in FleetRow.__struct_fields__
+    }
     about |= {"kind": KIND, "schema": SCHEMA, "name": name or row.label or row.file, "digest": digest}
-    return Entry(**about, time=time, commit=commit)
+    return HistoryEntry(**about, time=time, commit=commit)
 
 
-def entry_path(folder: Path, entry: Entry) -> Path:
+def entry_path(folder: Path, entry: HistoryEntry) -> Path:
     """Where a result is: a name has one of the same content."""
     words = re.sub(r"[^\w.+-]+", "-", entry.name)[:_NAME_LETTERS]
     both = hashlib.blake2b(f"{entry.digest} {entry.name}".encode(errors="surrogateescape"), digest_size=16)
     return folder / f"{words}-{both.hexdigest()}{ENDING}"
 
 
-def add(folder: Path, entry: Entry) -> bool:
+def add(folder: Path, entry: HistoryEntry) -> bool:
     """Write a result, and return whether it was not there yet; one that is there stays as it is."""
     place = entry_path(folder, entry)
     with suppress(OSError, UsageError):  # it is not there
@@ -48,14 +50,14 @@ def add(folder: Path, entry: Entry) -> bool:
     return True
 
 
-def entries(folder: Path) -> Iterator[Entry]:
-    """The results in a folder. Raises TraceError, UsageError."""
+def entries(folder: Path) -> Iterator[HistoryEntry]:
+    """Yield the results in a folder. Raises TraceError, UsageError."""
     files, where = _files(folder), remote_text(folder)
     if not files:
         raise UsageError(f"{where} holds no results", hint=f"molprof history add TRACE --to {where}")
     for path in files:
         try:
-            entry = msgspec.json.decode(content(path), type=Entry)
+            entry = msgspec.json.decode(content(path), type=HistoryEntry)
         except (OSError, msgspec.MsgspecError) as error:
             raise TraceError(
                 f"{remote_text(path)} is no whole result of a history: {error}", hint="delete it"
@@ -70,7 +72,10 @@ def _files(folder: Path) -> list[Path]:
 
 
 def commit_here() -> str | None:
-    """The commit of the folder that the command runs in, with -dirty where files differ from it; None without one."""
+    """Return the commit of the folder that the command runs in, with -dirty where files differ from it.
+
+    None without one.
+    """
     try:
         found = output_of(["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"], _GIT_S)
     except (OSError, subprocess.TimeoutExpired):

@@ -21,7 +21,7 @@ from molprof import __version__
 from molprof.analysis.compare import surroundings
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.labels import report_label
-from molprof.analysis.figures.model import ALL, Report, Served
+from molprof.analysis.figures.model import ALL, Report, ServedTimes
 from molprof.analysis.reader.remote import content, digest, is_remote, remote_text, write_content
 from molprof.common.cache import file_digest
 from molprof.common.errors import MissingExtraError, MolprofError, TraceError, UsageError
@@ -34,7 +34,7 @@ _HEAD = b'{"kind":"%b"' % KIND.encode()
 _REASONS = 3
 
 
-class Row(Struct, frozen=True):
+class FleetRow(Struct, frozen=True):
     """What is kept of a trace. Without `problem` it could be read."""
 
     kind: str
@@ -60,12 +60,12 @@ class Row(Struct, frozen=True):
         return (self.problem or "").removeprefix(f"{self.file}: ").removeprefix(f"{self.file} ")
 
 
-def row_of(file: str, found: Report | MolprofError) -> Row:
-    """The row of a report, or of the error in its place."""
+def row_of(file: str, found: Report | MolprofError) -> FleetRow:
+    """Return the row of a report, or of the error in its place."""
     if isinstance(found, MolprofError):
-        return Row(KIND, SCHEMA, __version__, file, problem=str(found))
+        return FleetRow(KIND, SCHEMA, __version__, file, problem=str(found))
     certificate, first = found.certificate, next((item for item in found.findings if not item.note), None)
-    return Row(
+    return FleetRow(
         KIND,
         SCHEMA,
         __version__,
@@ -84,12 +84,12 @@ def row_of(file: str, found: Report | MolprofError) -> Row:
 
 def _environment(report: Report) -> dict[str, str]:
     trace, served = report.trace, report.served
-    server = {served.server: served.version, "served model": served.model} if isinstance(served, Served) else {}
+    server = {served.server: served.version, "served model": served.model} if isinstance(served, ServedTimes) else {}
     return surroundings(trace.device_names, trace.software, report.run) | trace.environment | server
 
 
 def digest_of(path: Path) -> str | None:
-    """The hash of a file's bytes; None if it cannot be read."""
+    """Return the hash of a file's bytes; None if it cannot be read."""
     with suppress(OSError):
         return digest(path) if is_remote(path) else file_digest(path)
     return None
@@ -101,7 +101,7 @@ def part_path(folder: Path, digest: str, partial: bool) -> Path:
     return folder / f"{digest[:32]}-{version}{'-partial' if partial else ''}{ENDING}"
 
 
-def write_part(folder: Path, row: Row) -> None:
+def write_part(folder: Path, row: FleetRow) -> None:
     """Write the part, whole or not at all; nothing of a file that could not be hashed."""
     if row.digest is not None:
         write_content(part_path(folder, row.digest, row.partial), msgspec.json.encode(row))
@@ -118,10 +118,10 @@ def is_part(path: Path) -> bool:
     return False
 
 
-def read_part(path: Path) -> Row:
-    """The row in a file. Raises TraceError where it is damaged, or of another schema."""
+def read_part(path: Path) -> FleetRow:
+    """Return the row in a file. Raises TraceError where it is damaged, or of another schema."""
     try:
-        row = msgspec.json.decode(content(path), type=Row)
+        row = msgspec.json.decode(content(path), type=FleetRow)
     except (OSError, msgspec.MsgspecError) as error:
         raise TraceError(f"{path} is no whole row of a trace: {error}", hint="delete it, and read it again") from error
     if (row.kind, row.schema) != (KIND, SCHEMA):
@@ -129,8 +129,11 @@ def read_part(path: Path) -> Row:
     return row
 
 
-def known_part(folder: Path, path: Path, digest: str, partial: bool) -> Row | None:
-    """The row of a trace with this content; None where it must be read: for the first time, or after a failure."""
+def known_part(folder: Path, path: Path, digest: str, partial: bool) -> FleetRow | None:
+    """Return the row of a trace with this content.
+
+    None where it must be read: for the first time, or after a failure.
+    """
     place = part_path(folder, digest, partial)
     with suppress(TraceError, UsageError):
         row = read_part(place)
@@ -139,7 +142,7 @@ def known_part(folder: Path, path: Path, digest: str, partial: bool) -> Row | No
     return None
 
 
-def joined_text(rows: Sequence[Row]) -> str:
+def joined_text(rows: Sequence[FleetRow]) -> str:
     """How many traces were read, and why others were not: the most frequent reasons first."""
     bad: dict[str, list[str]] = {}
     for row in rows:
@@ -154,8 +157,8 @@ def joined_text(rows: Sequence[Row]) -> str:
     return ", ".join([text, *told])
 
 
-def rows_to_parquet(rows: Sequence[Row]) -> bytes:
-    """A Parquet file with a row for each trace; its columns have the same names and types in every file.
+def rows_to_parquet(rows: Sequence[FleetRow]) -> bytes:
+    """Return a Parquet file with a row for each trace; its columns have the same names and types in every file.
 
     Text is a string, every number a double, so that files of several days are read together. Raises MissingExtraError.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from molprof import __version__
-from molprof.analysis.fleet.row import Row, digest_of, is_part, known_part, read_part, row_of, write_part
+from molprof.analysis.fleet.row import FleetRow, digest_of, is_part, known_part, read_part, row_of, write_part
 from molprof.analysis.reader import Reading, is_stream
 from molprof.analysis.reader.remote import remote_text
 from molprof.analysis.reports import read_stored
@@ -34,7 +34,7 @@ class Fleet:
 
 
 def joined_files(files: Sequence[Path], partial: bool) -> tuple[list[Path], list[str]]:
-    """The files without parts that would count a trace twice or differently, and remarks on those left out.
+    """Return the files without parts that would count a trace twice or differently, and remarks on those left out.
 
     Left out are parts of another molprof, or of another `--partial`, and those of traces that are among the files.
     """
@@ -58,20 +58,20 @@ def joined_files(files: Sequence[Path], partial: bool) -> tuple[list[Path], list
     return kept, [f"{counted(count, 'row')} left out: {why}" for why, count in left.items()]
 
 
-def row_of_trace(trace: Trace) -> Row:
-    """The row of a trace, which stands alone: a job of `each_trace`."""
+def row_of_trace(trace: Trace) -> FleetRow:
+    """Return the row of a trace, which stands alone: a job of `each_trace`."""
     return replace(row_of(remote_text(trace.path), trace.report), partial=trace.reading.partial)
 
 
-def each_row(files: Sequence[Path], reading: Reading, fleet: Fleet) -> Iterator[Row]:
-    """The row of each file, in order and as soon as it is known: one that cannot be read is a row with its error.
+def each_row(files: Sequence[Path], reading: Reading, fleet: Fleet) -> Iterator[FleetRow]:
+    """Yield the row of each file, in order and as soon as it is known: one that cannot be read is a row with its error.
 
     files: traces, reports stored as JSON, or parts.
     """
     final: set[int] = set()
     numbers = iter(range(len(files)))  # they are asked for in order
 
-    def known(path: Path) -> Row | None:
+    def known(path: Path) -> FleetRow | None:
         number, (row, is_final) = next(numbers), _known(path, reading, fleet.parts)
         final.update({number} if is_final else ())
         return row
@@ -86,7 +86,7 @@ def each_row(files: Sequence[Path], reading: Reading, fleet: Fleet) -> Iterator[
         **({} if remote is None else {"executor": remote, "at_once": remote.at_once}),
     )
     for number, (path, found) in enumerate(zip(files, each, strict=True)):
-        if number in final and isinstance(found, Row):
+        if number in final and isinstance(found, FleetRow):
             yield found
             continue
         row = _checked(path, found, reading.partial)
@@ -96,8 +96,8 @@ def each_row(files: Sequence[Path], reading: Reading, fleet: Fleet) -> Iterator[
         yield row
 
 
-def _known(path: Path, reading: Reading, parts: Path | None) -> tuple[Row | None, bool]:
-    """The row of a file that need not be read, and whether no part is to be made of it."""
+def _known(path: Path, reading: Reading, parts: Path | None) -> tuple[FleetRow | None, bool]:
+    """Return the row of a file that need not be read, and whether no part is to be made of it."""
     if is_stream(path):
         return None, False
     if is_part(path):
@@ -111,9 +111,9 @@ def _known(path: Path, reading: Reading, parts: Path | None) -> tuple[Row | None
     return row, kept is None and row is not None
 
 
-def _checked(path: Path, found: Row | MolprofError, partial: bool) -> Row:
-    """What a worker gave, if it is the row of this file by this molprof."""
-    if isinstance(found, Row):
+def _checked(path: Path, found: FleetRow | MolprofError, partial: bool) -> FleetRow:
+    """Return a worker's row if it is the row of this file by this molprof."""
+    if isinstance(found, FleetRow):
         is_own = Path(found.file).absolute() == path.absolute()
         if is_own and (found.version, found.partial) == (__version__, partial):
             return replace(found, file=remote_text(path))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from molprof.analysis.figures.figure import Counted
+from molprof.analysis.figures.figure import CountedEvents
 from molprof.analysis.frame import Frame, read_frame
-from molprof.analysis.origin.read import NO_CALL, Place, frames_around, frames_by_id, summed_places
+from molprof.analysis.origin.read import NO_CALL, CallLocation, frames_around, frames_by_id, summed_places
 from molprof.analysis.trace_processor import TraceProcessor
 
 _CLASSES = ("copy", "cat", "attention")
@@ -19,9 +19,12 @@ _NOUNS |= {"work": "pieces of GPU work", "elementwise": "kernels named elementwi
 
 
 def places_of_counted(
-    engine: TraceProcessor, counted: Counted, *, by_time: bool, has_gpu: bool
-) -> tuple[list[Place], str]:
-    """The places of what a figure counts, those of most events or of most time first; and what these events are."""
+    engine: TraceProcessor, counted: CountedEvents, *, by_time: bool, has_gpu: bool
+) -> tuple[list[CallLocation], str]:
+    """Return the places of what a figure counts, those of most events or of most time first.
+
+    And what these events are.
+    """
     what = {"cpu_or_gpu": "work" if has_gpu else "operators"}.get(counted.what, counted.what)
     rows, time = _rows(engine, what)
     if counted.phase is not None:
@@ -41,7 +44,7 @@ def places_of_counted(
 
 
 def _rows(engine: TraceProcessor, what: str) -> tuple[Frame, str]:
-    """The events of a kind, and the column of their time."""
+    """Return the events of a kind, and the column of their time."""
     if what in ("leaf_operators", "operators"):
         rows = read_frame(engine, "operators", "id own_ns phase step_id")
         return rows.where(np.isin(rows["id"], engine.facts.leaf_operators)) if what != "operators" else rows, "own_ns"

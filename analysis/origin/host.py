@@ -37,6 +37,8 @@ class _Lanes(NamedTuple):
 
 
 class HostTimes(NamedTuple):
+    """Host time outside operators, by phase and frame."""
+
     own: Frame  # self time by phase and frame, outside operators
     whole_ns: int  # what it must add up to
     marks_ns: int  # in molprof's marks, and in libraries that these call: in neither of the two before
@@ -129,7 +131,7 @@ def waits_of(engine: TraceProcessor, around: Frame) -> Frame:
 
 
 def _frames(items: Frame, threads: Threads) -> Nesting:
-    """The frames by thread; `names` are their row numbers."""
+    """Return the frames by thread; `names` are their row numbers."""
     return Nesting(*_spans(items, threads), np.arange(len(items)))
 
 

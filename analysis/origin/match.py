@@ -105,7 +105,7 @@ class Segment:
         return tuple(known), short, of_class
 
 
-class Place(NamedTuple):
+class KnownOrigin(NamedTuple):
     """What is known of a piece of work; None: not known."""
 
     operator: str | None = None
@@ -139,7 +139,7 @@ class Named:
     unlike: tuple[tuple[range, range], ...] = ()  # work and nodes of a run between two pairs, which are not alike
     why_not: str = ""  # none fits
     doubts: tuple[str, ...] = ()  # why nothing is sure, whatever matches
-    places: tuple[dict[int, Place], ...] = ({},)  # by index of the work; of each replay in turn
+    places: tuple[dict[int, KnownOrigin], ...] = ({},)  # by index of the work; of each replay in turn
 
     @property
     def weight(self) -> tuple[int, int, int]:
@@ -167,10 +167,10 @@ class Named:
 
 
 def name_kernels(works: Iterable[Segment], candidates: Sequence[Segment]) -> Iterator[Named]:
-    """What the kernels of graphs in each segment are, as far as the candidates tell: captures, or parts of a run."""
+    """Yield the names of graph kernels in each segment, as far as the candidates show: captures, or parts of a run."""
     # Found once for equal work.
     fits: dict[Hashable, Named] = {}
-    places: dict[Hashable, tuple[dict[int, Place], ...]] = {}
+    places: dict[Hashable, tuple[dict[int, KnownOrigin], ...]] = {}
     for work in works:
         key = work.keys[0], work.sizes, work.replays, tuple(node.in_graph for node in work.nodes)
         if key not in fits:
@@ -185,7 +185,7 @@ def name_kernels(works: Iterable[Segment], candidates: Sequence[Segment]) -> Ite
 
 
 def _fit(work: Segment, candidates: Sequence[Segment]) -> Named:
-    """The best match of the work, and the candidates that it fits equally."""
+    """Return the best match of the work, and the candidates that it fits equally."""
     total, names = len(work.nodes), Counter(work.keys[1])
     shared = [min(total, (names & Counter(item.keys[1])).total() + item.keys[1].count(None)) for item in candidates]
     found: dict[int, tuple[tuple[int, ...], Named]] = {}
@@ -359,8 +359,8 @@ def _doubts(named: Named) -> Iterator[str]:
         yield f"{of - same:,} of {counted(of, 'pair')} outside graphs have another operator"
 
 
-def _places(named: Named) -> Iterator[dict[int, Place]]:
-    """What is known by index of the work; several where the candidates take turns in the replays."""
+def _places(named: Named) -> Iterator[dict[int, KnownOrigin]]:
+    """Yield what is known by index of the work; several where the candidates take turns in the replays."""
     work, segments, doubts = named.work, named.segments, named.doubts
     if segments[0].captured:
         is_equal = named.same_size is not False
@@ -381,8 +381,8 @@ def _places(named: Named) -> Iterator[dict[int, Place]]:
         }
 
 
-def _place(nodes: Sequence[Node], pair: Pair, doubts: Sequence[str], captured: bool, is_equal: bool) -> Place:
-    """What the nodes of candidates that fit equally have in common. is_equal: shapes are those of the replay too."""
+def _place(nodes: Sequence[Node], pair: Pair, doubts: Sequence[str], captured: bool, is_equal: bool) -> KnownOrigin:
+    """Return what candidates that fit equally have in common. is_equal: shapes are those of the replay too."""
     frames, how = nodes[0].frames, [pair.how, *doubts]
     if captured and len(nodes) > 1:
         columns = zip(*(node.frames for node in nodes), strict=False)
@@ -394,7 +394,7 @@ def _place(nodes: Sequence[Node], pair: Pair, doubts: Sequence[str], captured: b
         frames = ()
     module, source = modules_and_source(frames)
     has_calls = is_equal and _common(tuple(call[1:] for call in node.calls) for node in nodes)
-    return Place(
+    return KnownOrigin(
         operator=_common(node.operator for node in nodes),
         shapes=_common(node.shapes for node in nodes) if is_equal else None,
         module=module,
@@ -408,13 +408,13 @@ def _place(nodes: Sequence[Node], pair: Pair, doubts: Sequence[str], captured: b
 
 
 def _common(values: Iterable[Any]) -> Any:
-    """The value, if all are equal; else None."""
+    """Return the value, if all are equal; else None."""
     first, *rest = values
     return first if all(value == first for value in rest) else None
 
 
 def plain_name(name: str) -> str:
-    """The name without namespaces, arguments and template arguments: mangled or not, the same."""
+    """Return the name without namespaces, arguments and template arguments: mangled or not, the same."""
     if not name.startswith("_ZN"):
         return short_name(name).partition("<")[0].partition("(")[0].rpartition("::")[2].split(" ")[-1]
     found, place = "", len("_ZN")

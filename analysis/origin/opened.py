@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from molprof.analysis.origin.capture import grid_sql, sizes
-from molprof.analysis.origin.match import EXACT, CapturedCall, Named, Node, Place, Segment, name_kernels
+from molprof.analysis.origin.match import EXACT, CapturedCall, KnownOrigin, Named, Node, Segment, name_kernels
 from molprof.analysis.origin.paths import StackFrame
 from molprof.analysis.origin.read import Origins, origins_of
 from molprof.analysis.reader import TraceInfo
@@ -43,7 +43,9 @@ GROUP BY replay.launch_id
 )
 
 
-class Work(NamedTuple):
+class NodeWork(NamedTuple):
+    """A piece of work of a graph."""
+
     id: int
     launch_id: int
     graph: int
@@ -64,7 +66,7 @@ class Graph:
 
     number: int
     replays: int
-    work: tuple[Work, ...]  # of all replays, in order of start
+    work: tuple[NodeWork, ...]  # of all replays, in order of start
     captures: tuple[str, ...]  # those that fit equally; none without one that fits
     nodes: int  # of the capture
     unused: tuple[Node, ...]  # of the capture, that no position is
@@ -72,7 +74,7 @@ class Graph:
     consistent_ratio: float | None
 
 
-class Difference(NamedTuple):
+class GraphDifference(NamedTuple):
     """What a graph and the other run have between the same neighbours, and is not alike."""
 
     graph: int
@@ -83,12 +85,14 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Opened:
+    """Graphs whose kernels are named, and how."""
+
     capture: str | None  # path of the trace with the capture phase
     segments: tuple[Segment, ...]
     graphs: tuple[Graph, ...]
-    places: dict[int, Place]  # by slice of the work
+    places: dict[int, KnownOrigin]  # by slice of the work
     run: str | None = None  # path of the trace of another run, in place of a capture
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[GraphDifference, ...] = ()
     # Of work outside graphs that was paired with the run's, and has an operator in both: the same one, and all.
     agreeing: tuple[int, int] = (0, 0)
 
@@ -96,7 +100,7 @@ class Opened:
 def read_opened(
     engine: TraceProcessor, info: TraceInfo, capture: str | None = None, segments: Sequence[Segment] = ()
 ) -> tuple[Origins, Opened]:
-    """The origins of a trace that was loaded with stacks, its graphs opened with the captures in another trace.
+    """Return the origins of a trace that was loaded with stacks, its graphs opened with the captures in another trace.
 
     capture: path of that trace. Raises TraceError where there is one, and no graph is replayed.
     """
@@ -104,7 +108,7 @@ def read_opened(
     if capture is not None and not by_graph:
         raise TraceError(f"{info.path} replays no graph", hint="leave out --graph-capture")
     ranges: dict[int, str] = dict(query_rows(engine, _RANGES)[1]) if segments and by_graph else {}
-    places: dict[int, Place] = {}
+    places: dict[int, KnownOrigin] = {}
     graphs = []
     replayed = [_replayed(works, ranges) for works in by_graph.values()]
     for works, named in zip(by_graph.values(), name_kernels(replayed, segments), strict=True):
@@ -112,14 +116,14 @@ def read_opened(
         index_of = {position_of[node.id]: index for index, node in enumerate(named.work.nodes)}
         for work in works:
             found = named.places[work.replay % len(named.places)]
-            places[work.id] = annotated(found.get(index_of.get(work.position, -1), Place()), work)
+            places[work.id] = annotated(found.get(index_of.get(work.position, -1), KnownOrigin()), work)
         graphs.append(graph_of(works, [named]))
     opened = Opened(capture, tuple(segments), tuple(graphs), places)
     return with_captured(origins_of(engine, info), opened), opened
 
 
-def _replayed(works: Sequence[Work], ranges: dict[int, str]) -> Segment:
-    """The first replay of a graph, with the sizes that the ranges around the launches of all replays name."""
+def _replayed(works: Sequence[NodeWork], ranges: dict[int, str]) -> Segment:
+    """Return the first replay of a graph, with the sizes that the ranges around the launches of all replays name."""
     first = [work for work in works if work.replay == 0]
     if all(work.node_id is not None for work in first):
         first.sort(key=lambda work: work.node_id or 0)  # nodes are numbered in the order of the capture
@@ -133,8 +137,8 @@ def _replayed(works: Sequence[Work], ranges: dict[int, str]) -> Segment:
     )
 
 
-def graph_of(works: Sequence[Work], named: Sequence[Named]) -> Graph:
-    """A graph, and the candidates that name it. named: by its launches, or of all."""
+def graph_of(works: Sequence[NodeWork], named: Sequence[Named]) -> Graph:
+    """Return a graph, and the candidates that name it. named: by its launches, or of all."""
     fitting = [(item, item.segments[0]) for item in named if item.segments]
     captures = [
         tuple(other.name for other in (item.segments if first.captured else (first,))) for item, first in fitting
@@ -152,12 +156,12 @@ def graph_of(works: Sequence[Work], named: Sequence[Named]) -> Graph:
 
 
 def with_captured(origins: Origins, opened: Opened) -> Origins:
-    """The origins, with what stood around the calls of each piece of a graph's work."""
+    """Return the origins, with what stood around the calls of each piece of a graph's work."""
     return replace(origins, captured={number: place.frames for number, place in opened.places.items() if place.frames})
 
 
 def captured_calls(opened: Opened) -> dict[int, tuple[CapturedCall, ...]]:
-    """The calls of each piece of a graph's work, by its slice. Each replay has calls of its own: ids below 0."""
+    """Return the calls of each piece of a graph's work, by its slice. Each replay has calls of its own: ids below 0."""
     numbers: dict[tuple[int, int, int], int] = {}
     found = {}
     for graph in opened.graphs:
@@ -171,16 +175,16 @@ def captured_calls(opened: Opened) -> dict[int, tuple[CapturedCall, ...]]:
     return found
 
 
-def graph_work(engine: TraceProcessor) -> dict[int, list[Work]]:
-    """The work of all replays of each graph by its number, in order of start."""
-    by_graph: defaultdict[int, list[Work]] = defaultdict(list)
+def graph_work(engine: TraceProcessor) -> dict[int, list[NodeWork]]:
+    """Return the work of all replays of each graph by its number, in order of start."""
+    by_graph: defaultdict[int, list[NodeWork]] = defaultdict(list)
     for row in query_rows(engine, _NODES)[1]:
-        work = Work(*row)
+        work = NodeWork(*row)
         by_graph[work.graph].append(work)
     return by_graph
 
 
-def annotated(place: Place, work: Work) -> Place:
+def annotated(place: KnownOrigin, work: NodeWork) -> KnownOrigin:
     """With what the annotation of the node itself tells: JSON of one or several objects with a name, or plain text."""
     if not work.annotation or place.module is not None:
         return place
@@ -194,5 +198,7 @@ def annotated(place: Place, work: Work) -> Place:
         return place
     frames = tuple(StackFrame(-1, None, "range", name, 0) for name in names)
     if place.certainty is None:
-        return Place(module="/".join(names), certainty=EXACT, how="by the annotation of its graph node", frames=frames)
+        return KnownOrigin(
+            module="/".join(names), certainty=EXACT, how="by the annotation of its graph node", frames=frames
+        )
     return place._replace(module="/".join(names), frames=frames + place.frames)

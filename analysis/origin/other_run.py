@@ -15,8 +15,16 @@ from itertools import dropwhile
 
 from molprof.analysis.figures.shapes import input_shapes
 from molprof.analysis.origin.capture import grid_sql
-from molprof.analysis.origin.match import Named, Node, Place, Segment, name_kernels
-from molprof.analysis.origin.opened import Difference, Opened, Work, annotated, graph_of, graph_work, with_captured
+from molprof.analysis.origin.match import KnownOrigin, Named, Node, Segment, name_kernels
+from molprof.analysis.origin.opened import (
+    GraphDifference,
+    NodeWork,
+    Opened,
+    annotated,
+    graph_of,
+    graph_work,
+    with_captured,
+)
 from molprof.analysis.origin.paths import StackFrame, modules_and_source
 from molprof.analysis.origin.read import Origins, origins_of
 from molprof.analysis.reader import TraceInfo
@@ -46,7 +54,7 @@ _STEPS = Query("steps", "SELECT id, name, kind, prompt_sequences, prompt_tokens,
 
 
 @dataclass(frozen=True)
-class Run:
+class OtherRun:
     """A run without graphs, and each piece of its work as the node that it would be in a graph."""
 
     path: str
@@ -55,8 +63,8 @@ class Run:
     graphs: str  # that it replays some itself, whose kernels name nothing; empty if it does not
 
 
-def read_run(engine: TraceProcessor, info: TraceInfo) -> Run:
-    """What a trace that was loaded with stacks and all arguments tells of the kernels of graphs.
+def read_run(engine: TraceProcessor, info: TraceInfo) -> OtherRun:
+    """Read what a trace that was loaded with stacks and all arguments shows of the kernels of graphs.
 
     Raises TraceError where it replays graphs itself, or tells no operator, step or module.
     """
@@ -83,11 +91,11 @@ def read_run(engine: TraceProcessor, info: TraceInfo) -> Run:
         raise TraceError(
             what, hint="record with with_stack=True, or with record_function('decode step N') around steps"
         )
-    return Run(info.path, segments, bool(steps), graphs)
+    return OtherRun(info.path, segments, bool(steps), graphs)
 
 
-def read_named(engine: TraceProcessor, info: TraceInfo, run: Run) -> tuple[Origins, Opened]:
-    """The origins of a trace that was loaded with stacks and all arguments, its graphs named from another run.
+def read_named(engine: TraceProcessor, info: TraceInfo, run: OtherRun) -> tuple[Origins, Opened]:
+    """Return the origins of a trace that was loaded with stacks and all arguments, its graphs named from another run.
 
     Raises TraceError where it replays no graph, NotComparableError where the run is not one of the same program.
     """
@@ -111,7 +119,7 @@ def read_named(engine: TraceProcessor, info: TraceInfo, run: Run) -> tuple[Origi
 
 
 def _read_work(engine: TraceProcessor) -> list[Node]:
-    """The work of a trace, in the order of its calls."""
+    """Return the work of a trace, in the order of its calls."""
     rows = query_rows(engine, _WORK)[1]
     counts: Counter[int | None] = Counter()  # of work of each operator, by start
     numbers = {}
@@ -122,7 +130,10 @@ def _read_work(engine: TraceProcessor) -> list[Node]:
 
 
 def _read_steps(engine: TraceProcessor) -> dict[int, Segment]:
-    """Steps by id, without their work. Those that compute equally many rows have one size; none where not told."""
+    """Return steps by id, without their work.
+
+    Those that compute equally many rows have one size; none where not told.
+    """
     found = {}
     for number, name, kind, *amounts in query_rows(engine, _STEPS)[1]:
         size = frozenset[Hashable]() if amounts == [None] * 3 else frozenset({(kind, *amounts)})
@@ -133,7 +144,7 @@ def _read_steps(engine: TraceProcessor) -> dict[int, Segment]:
 
 
 def _inner(chain: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
-    """What a graph's launch has not around it already: from the outermost module on, else from the last function on."""
+    """Return the frames that a graph's launch lacks: from the outermost module on, else from the last function on."""
     modules = [place for place, frame in enumerate(chain) if frame.kind == "module"]
     functions = [place for place, frame in enumerate(chain) if frame.kind == "function"]
     return tuple(chain[(modules[:1] or functions[-1:] or [0])[0] :])
@@ -164,10 +175,10 @@ def _segments(
         yield replace(segment, nodes=tuple(nodes))
 
 
-def _opened(origins: Origins, of_graphs: dict[int, list[Work]], named: Sequence[Named], run: str) -> Opened:
-    places: dict[int, Place] = {}
+def _opened(origins: Origins, of_graphs: dict[int, list[NodeWork]], named: Sequence[Named], run: str) -> Opened:
+    places: dict[int, KnownOrigin] = {}
     by_launch: dict[int | None, Named] = {}
-    cut: dict[tuple[int, int | None], Place] = {}  # what is equal shares its frames
+    cut: dict[tuple[int, int | None], KnownOrigin] = {}  # what is equal shares its frames
     for item in named:
         for index, node in enumerate(item.work.nodes):
             if node.in_graph:
@@ -180,16 +191,16 @@ def _opened(origins: Origins, of_graphs: dict[int, list[Work]], named: Sequence[
         launches = dict.fromkeys(work.launch_id for work in works)
         told = {launch: by_launch[launch] for launch in launches if launch in by_launch}
         unlike = Counter(item for each in told.items() for item in _unlike(*each))
-        differences += [Difference(number, *item, count) for item, count in unlike.items()]
+        differences += [GraphDifference(number, *item, count) for item, count in unlike.items()]
         graphs.append(graph_of(works, list(told.values())))
-    nothing = Place(how="the other run has nothing like it at its place")
+    nothing = KnownOrigin(how="the other run has nothing like it at its place")
     places = {work.id: annotated(places.get(work.id, nothing), work) for works in of_graphs.values() for work in works}
     agreeing = sum(item.agreeing[0] for item in named), sum(item.agreeing[1] for item in named)
     return Opened(None, (), tuple(graphs), places, run, tuple(differences), agreeing)
 
 
-def _below(origins: Origins, launch: int | None, place: Place) -> Place:
-    """A place without what stands around the launch of the graph too."""
+def _below(origins: Origins, launch: int | None, place: KnownOrigin) -> KnownOrigin:
+    """Return a place without what stands around the launch of the graph too."""
     around = {(frame.kind, frame.name) for frame in origins.chain(launch)}
     frames = tuple(dropwhile(lambda frame: (frame.kind, frame.name) in around, place.frames))
     module, source = modules_and_source(frames)

@@ -30,6 +30,7 @@ class StackFrame(NamedTuple):
 
     @property
     def ts_end(self) -> int:
+        """The end of the frame, ns."""
         return self.ts + self.dur
 
 
@@ -121,7 +122,7 @@ class FramePaths:
         return _Around(path, libraries, operator)
 
     def _path(self, around: _Around) -> int:
-        """The path itself; that of libraries, or of one node that says what is missing, where it is empty."""
+        """Return the path itself; that of libraries, or of one node that says what is missing, where it is empty."""
         if found := around.path or around.libraries:
             return found
         is_backward = self._by != "operator" and (around.operator or "").startswith(_BACKWARD)

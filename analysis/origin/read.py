@@ -83,7 +83,7 @@ class Origins:
         return len(alone), int(alone["dur"].sum())
 
     def chain(self, frame_id: int | None) -> list[StackFrame]:
-        """The frames around a call, the outermost first."""
+        """Return the frames around a call, the outermost first."""
         return [self.frames[item] for item in ancestors(frame_id, self._parents)][::-1]
 
     @cached_property
@@ -92,7 +92,7 @@ class Origins:
 
 
 @dataclass
-class Place:
+class CallLocation:
     """A module, Python function and operator, and what they ask for. Modules of one class count together."""
 
     module: str  # classes from the outermost to the innermost, with / between them
@@ -110,6 +110,7 @@ class Place:
 
     @property
     def text(self) -> str:
+        """The location as text."""
         if not self.known:
             return "whose launch is not recorded"
         names = [item for item in (self.operator, short_source(self.source)) if item not in NOWHERE]
@@ -118,7 +119,7 @@ class Place:
 
 
 def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
-    """The origins of the trace that the engine holds, Python stacks included."""
+    """Return the origins of the trace that the engine holds, Python stacks included."""
     around = frames_around(engine)
     work = read_frame(engine, "work", "id dur name category class call_id in_graph frame_id phase")
     calls = read_frame(engine, "calls", "id dur kind gpu_ns is_sync sync_ns frame_id phase step_id")
@@ -151,11 +152,12 @@ def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
 
 
 def frames_around(engine: TraceProcessor) -> Frame:
-    """The operators, modules, ranges and Python functions of a trace."""
+    """Return the operators, modules, ranges and Python functions of a trace."""
     return read_frame(engine, "functions", "id parent_id kind name ts dur upid tid", where="TRUE")
 
 
 def frames_by_id(around: Frame) -> dict[int, StackFrame]:
+    """Return the frames by id of their slice."""
     return {row[0]: StackFrame(*row[:6]) for row in around.rows()}
 
 
@@ -164,7 +166,7 @@ def _sampled(info: TraceInfo) -> SampledFunctions | None:
     return found if isinstance(found, SampledFunctions) and found.samples else None
 
 
-def places_of(origins: Origins, asked: str) -> list[Place]:
+def places_of(origins: Origins, asked: str) -> list[CallLocation]:
     """Who asks for what, by module, Python function and operator.
 
     asked: `launches`, those of graphs included, most first, with the time of the GPU work that they started; or, the
@@ -196,8 +198,8 @@ def places_of(origins: Origins, asked: str) -> list[Place]:
 
 def summed_places(
     frames: Mapping[int, StackFrame], around: Sequence[Any], time_ns: np.ndarray, in_steps: np.ndarray
-) -> list[Place]:
-    """The places of events, in the order of their first.
+) -> list[CallLocation]:
+    """Return the places of events, in the order of their first.
 
     around: of each event the innermost frame or None, the frames around a captured call, or NO_CALL.
     """
@@ -206,7 +208,7 @@ def summed_places(
 
     @cache
     def named(*numbers: int) -> tuple[str, str, str, str]:
-        """Module, source, operator, and the module with its numbers, of the paths by WITHOUT."""
+        """Return module, source, operator, and the module with its numbers, of the paths by WITHOUT."""
         modules, functions, operators = map(table.nodes, numbers)
         return (
             "/".join(class_names(name) if kind == "module" else name for kind, name in modules),
@@ -215,13 +217,13 @@ def summed_places(
             "/".join(name for _, name in modules),
         )
 
-    found: dict[tuple[str, ...], Place] = {}
+    found: dict[tuple[str, ...], CallLocation] = {}
     for item, amounts in sums(around, np.ones(len(around)), time_ns, in_steps).items():
         module = source = operator = whole = NO_CALL
         if item != NO_CALL:
             numbers = (path.of_chain(item) if isinstance(item, tuple) else path.of_frame(item) for path in paths)
             module, source, operator, whole = named(*numbers)
-        place = found.setdefault((module, source, operator), Place(module, source, operator))
+        place = found.setdefault((module, source, operator), CallLocation(module, source, operator))
         place.modules.add(whole)
         place.count += amounts[0]
         place.time_ns += amounts[1]
@@ -230,7 +232,7 @@ def summed_places(
 
 
 def sums(keys: Iterable[T], *amounts: np.ndarray) -> dict[T, tuple[int, ...]]:
-    """The sum of each column over the rows of each key, in order of the first."""
+    """Return the sum of each column over the rows of each key, in order of the first."""
     places: dict[T, int] = {}
     place_of = np.array([places.setdefault(key, len(places)) for key in keys], dtype=np.intp)
     found = np.zeros((len(places), len(amounts)), dtype=np.int64)

@@ -70,6 +70,7 @@ class Tree:
     kin: int = field(default=0, compare=False, repr=False)  # equal for siblings that may be folded into one
 
     def amount(self, name: str, own: bool = False) -> int:
+        """Return an amount of the node, with or without what is inside it."""
         return (self.own if own else self.inclusive)[NAMES.index(name)]
 
     def walk(self) -> Iterator[tuple[int, Tree]]:
@@ -81,6 +82,7 @@ class Tree:
             left += [(depth + 1, child) for child in reversed(node.children)]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the node and all below it as JSON."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -91,7 +93,7 @@ class Tree:
         }
 
 
-class Paths:
+class WorkPaths:
     """Where each piece of work, call and operator is in a tree, by keys; `path` gives the path of one in `table`.
 
     deep: down to the innermost operator and the kernel, as in a flame graph.
@@ -113,6 +115,7 @@ class Paths:
         self._captured = cache(self._of_captured)
 
     def of_work(self) -> list[Key]:
+        """Return the key of each piece of work."""
         names = ("id", "phase", "frame_id", "call_id", "in_graph", "class", "name")
         named = self._deep or self._by == "kernel"
         return [
@@ -127,7 +130,7 @@ class Paths:
         ]
 
     def of_calls(self) -> list[Key]:
-        """A call counts where its first work does; in a graph, where it was called."""
+        """Return a call counts where its first work does; in a graph, where it was called."""
         started: dict[int, Key] = {}
         if self._deep or self._by == "kernel":
             for call, key in zip(self._origins.work["call_id"].tolist(), self.of_work(), strict=True):
@@ -160,14 +163,14 @@ class Paths:
         return inside(path, ("kernel", work[1])) if work else path
 
     def _of_captured(self, number: int) -> int:
-        """The frames around the call that was captured for work; nothing where nothing of that kind is known."""
+        """Return the frames around the call that was captured for work; nothing where nothing of that kind is known."""
         chain = self._origins.captured.get(number, ())
         path = self._frames.of_chain(chain)
         known = ROOT if self.table.node[path][0] == "none" else path
         return self._with_operator(known, FramePaths.of_chain, chain)
 
     def _with_operator(self, path: int, of: Callable[[FramePaths, T], int], around: T) -> int:
-        """A path and the innermost operator, where it is to be in it."""
+        """Return a path and the innermost operator, where it is to be in it."""
         if self._operators is None:
             return path
         node = self.table.node[of(self._operators, around)]
@@ -175,12 +178,12 @@ class Paths:
 
 
 def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
-    """The tree of a trace by one of BYS. Raises EngineError if it does not hold all that the trace does.
+    """Return the tree of a trace by one of BYS. Raises EngineError if it does not hold all that the trace does.
 
     fold: siblings of one class that did the same become one node: with equal children and numbers of launches, kernels,
     syncs and so on; times may differ.
     """
-    paths = Paths(origins, by)
+    paths = WorkPaths(origins, by)
     found: list[tuple[int, Amounts]] = []
     names = AMOUNTS if origins.pieces is None else NAMES
 
@@ -223,7 +226,7 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
 
 
 def _tree(table: PathTable, found: Iterable[tuple[int, Amounts]], fold: bool, size: int) -> Tree:
-    """The tree of paths with their amounts. size: the number of amounts."""
+    """Return the tree of paths with their amounts. size: the number of amounts."""
     own: defaultdict[int, list[Amounts]] = defaultdict(list)
     inner: dict[int, list[int]] = {ROOT: []}  # of each path those inside it, in the order of their first amounts
     for path, amounts in found:
@@ -290,14 +293,16 @@ def _sum(amounts: Sequence[Amounts]) -> Amounts:
 
 
 def speedscope_text(origins: Origins, by: str, exporter: str) -> str:
-    """The file of a trace as JSON. A stack is a path of the tree by one of BYS, then the operator and the kernel.
+    """Return the file of a trace as JSON.
+
+    A stack is a path of the tree by one of BYS, then the operator and the kernel.
 
     Profiles: GPU work in order of start, one sample each, with the layers of one class together and each alone;
     launches, time of CPU operators and Python, and waits of GPUs for the host, with layers together.
     """
     frames: dict[str, int] = {}
     profiles: list[dict[str, Any]] = []
-    paths = Paths(origins, by, deep=True)
+    paths = WorkPaths(origins, by, deep=True)
 
     def profile(name: str, unit: str, keys: Iterable[Key], weights: list[int], fold: bool = True) -> None:
         """With `fold`, modules without their numbers."""
@@ -343,7 +348,7 @@ def speedscope_text(origins: Origins, by: str, exporter: str) -> str:
 
 
 def _frame(name: str) -> dict[str, Any]:
-    """A frame with its file and line, where its name has them."""
+    """Return a frame with its file and line, where its name has them."""
     found = _PLACE.match(name)
     if found is None:
         return {"name": name}

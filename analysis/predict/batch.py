@@ -14,8 +14,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from molprof.analysis.critical.recorded import Interval, union
-from molprof.analysis.predict.run import ATTENTION, PICKS, PROCESSOR, TO_GPU, TO_HOST, Call, Run, called
+from molprof.analysis.critical.recorded import ThreadInterval, union
+from molprof.analysis.predict.run import (
+    ATTENTION,
+    PICKS,
+    PROCESSOR,
+    TO_GPU,
+    TO_HOST,
+    CallSequence,
+    OperatorCall,
+    called,
+)
 from molprof.analysis.roofline.formulas import LOOKUP, NORM, POINTWISE
 from molprof.analysis.roofline.operands import Operand, Operands
 from molprof.common.errors import TraceError
@@ -31,12 +40,15 @@ _UNBIND, _SELECT = PICKS[:2]
 class Scaled(NamedTuple):
     """A run with other rows. unknown: numbers of calls by operator whose rows are not known."""
 
-    run: Run
+    run: CallSequence
     unknown: Mapping[str, int]
 
 
-def rows_of(run: Run) -> int:
-    """The rows of every recorded step, by the manifest. Raises TraceError where it does not tell, or they change."""
+def rows_of(run: CallSequence) -> int:
+    """Return the rows of every recorded step, by the manifest.
+
+    Raises TraceError where it does not tell, or they change.
+    """
     manifest = run.info.manifest or {}
     window, counts = manifest.get("window"), manifest.get("rows_per_step")
     if not isinstance(window, dict) or window.get("full"):
@@ -54,8 +66,8 @@ def rows_of(run: Run) -> int:
     return int(found.pop())
 
 
-def at_rows(run: Run, rows: int, target: int) -> Scaled:
-    """A forward run of `rows` rows as one of `target` rows. Raises TraceError for a training step."""
+def at_rows(run: CallSequence, rows: int, target: int) -> Scaled:
+    """Return a forward run of `rows` rows as one of `target` rows. Raises TraceError for a training step."""
     if any("backward" in call.operator for call in run.calls):
         raise TraceError("the run has a backward pass, whose shapes do not tell the rows", hint="record a forward pass")
     ratio = Fraction(target, rows)
@@ -63,7 +75,7 @@ def at_rows(run: Run, rows: int, target: int) -> Scaled:
     starts = np.array([call.start_ns for call in run.calls])
     processors = [item for item in run.phases if item.name == PROCESSOR]
     in_loop, in_flat, in_processor = (union(each).holds(starts) for each in (loops, flattened, processors))
-    made: list[Call] = []
+    made: list[OperatorCall] = []
     unknown: Counter[str] = Counter()
     repeated: Counter[tuple[str, Operands]] = Counter()
     for place, call in enumerate(run.calls):
@@ -83,7 +95,7 @@ def at_rows(run: Run, rows: int, target: int) -> Scaled:
     return Scaled(replace(run, calls=tuple(made), stretched=tuple(loops), stretch=float(ratio)), unknown)
 
 
-def _grown(call: Call, rows: int, ratio: Fraction, flat: bool) -> Operands | None:
+def _grown(call: OperatorCall, rows: int, ratio: Fraction, flat: bool) -> Operands | None:
     """Operands with other rows; None where it is not known which dimensions are rows."""
     name, operands = call.operator.partition(" (")[0], call.operands
     if call.operator in (TO_GPU, TO_HOST):
@@ -130,12 +142,12 @@ def _longer(item: Operand, ratio: Fraction) -> Operand:
     return item._replace(shape=(int(item.shape[0] * ratio), *item.shape[1:]))
 
 
-def _is_row(call: Call) -> bool:
+def _is_row(call: OperatorCall) -> bool:
     """Whether a call of a processor may be of one row: of a tensor of one dimension."""
     return bool(call.operands) and len(call.operands[0].shape) == 1
 
 
-def _picked(run: Run, rows: int, phase: Interval) -> list[tuple[int, str]]:
+def _picked(run: CallSequence, rows: int, phase: ThreadInterval) -> list[tuple[int, str]]:
     return [
         (start, name)
         for start, name, shape in run.picks
@@ -143,7 +155,7 @@ def _picked(run: Run, rows: int, phase: Interval) -> list[tuple[int, str]]:
     ]
 
 
-def _loops(run: Run, rows: int) -> list[Interval]:
+def _loops(run: CallSequence, rows: int) -> list[ThreadInterval]:
     """Where processors go over the rows one by one: what follows the first pick of a row."""
     found = []
     for phase in run.phases:
@@ -154,13 +166,13 @@ def _loops(run: Run, rows: int) -> list[Interval]:
     return found
 
 
-def _flattened(run: Run, rows: int) -> list[Interval]:
+def _flattened(run: CallSequence, rows: int) -> list[ThreadInterval]:
     """Where processors make one dimension of rows and vocabulary."""
     made = [(phase, _picked(run, rows, phase)) for phase in run.phases if phase.name == PROCESSOR]
     return [phase for phase, picked in made if any(name not in (_UNBIND, _SELECT) for _, name in picked)]
 
 
-class Agreement(NamedTuple):
+class BatchAgreement(NamedTuple):
     """Calls of another run whose shapes are as predicted from the first. differing: predicted and recorded texts."""
 
     calls: int
@@ -169,8 +181,8 @@ class Agreement(NamedTuple):
     differing: Mapping[tuple[str, str, str], int]
 
 
-def agreement(predicted: Run, recorded: Run) -> Agreement:
-    """Calls of two runs by operator and shapes, as many of each."""
+def agreement(predicted: CallSequence, recorded: CallSequence) -> BatchAgreement:
+    """Return calls of two runs by operator and shapes, as many of each."""
     first, second = (_shapes(run) for run in (predicted, recorded))
     equal = sum((first & second).values())
     left, right = first - second, second - first
@@ -184,10 +196,10 @@ def agreement(predicted: Run, recorded: Run) -> Agreement:
             differing[name, one, other] += 1
     paired = sum(differing.values())
     whole = max(sum(first.values()), sum(second.values()))
-    return Agreement(whole, equal, whole - equal - paired, dict(differing))
+    return BatchAgreement(whole, equal, whole - equal - paired, dict(differing))
 
 
-def _shapes(run: Run) -> Counter[tuple[str, str]]:
+def _shapes(run: CallSequence) -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
     for call in run.calls:
         shapes = [list(map(list, item.parts)) if item.parts else list(item.shape) for item in call.operands]

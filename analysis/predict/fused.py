@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from molprof.analysis.predict.run import Call
-from molprof.analysis.predict.table import Estimate, Table
+from molprof.analysis.predict.run import OperatorCall
+from molprof.analysis.predict.table import CostTable, Estimate
 from molprof.analysis.roofline.formulas import COPY, LOOKUP, NORM, POINTWISE, REDUCTION, SOFTMAX
 
 # One recorded pair checks it: fused kernels may take half or twice as long.
 FUSED_ERROR = 2.0
 _FUSIBLE = (POINTWISE, NORM, REDUCTION, SOFTMAX, COPY, LOOKUP)
-Pair = tuple[Call, Estimate]
+Pair = tuple[OperatorCall, Estimate]
 
 
-class Compiled(NamedTuple):
+class FusedCalls(NamedTuple):
     """Calls that stay, and one for each fused kernel. kernels: of the forwards, before and after."""
 
     kept: Sequence[Pair]
@@ -31,7 +31,7 @@ class Compiled(NamedTuple):
     kernels: tuple[int, int]
 
 
-def compiled(pairs: Sequence[Pair], table: Table, forward: Sequence[tuple[int, int]]) -> Compiled | None:
+def compiled(pairs: Sequence[Pair], table: CostTable, forward: Sequence[tuple[int, int]]) -> FusedCalls | None:
     """forward: starts and ends, in order. None where nothing is fused."""
     kept: list[Pair] = []
     fused: list[Pair] = []
@@ -54,10 +54,10 @@ def compiled(pairs: Sequence[Pair], table: Table, forward: Sequence[tuple[int, i
             after += _flush(groups, table, kept, fused) + inside * one.kernels
             kept.append((call, one))
     after += _flush(groups, table, kept, fused)
-    return Compiled(kept, fused, (before, after)) if after < before else None
+    return FusedCalls(kept, fused, (before, after)) if after < before else None
 
 
-def _flush(groups: list[tuple[int, list[Pair]]], table: Table, kept: list[Pair], fused: list[Pair]) -> int:
+def _flush(groups: list[tuple[int, list[Pair]]], table: CostTable, kept: list[Pair], fused: list[Pair]) -> int:
     """Kernels of the groups, which are emptied."""
     kernels = 0
     for _, group in groups:
@@ -75,7 +75,7 @@ def _flush(groups: list[tuple[int, list[Pair]]], table: Table, kept: list[Pair],
     return kernels
 
 
-def _elements(call: Call) -> int:
+def _elements(call: OperatorCall) -> int:
     """Of the largest tensor that a call reads or writes."""
     tensors = [item.elements for item in call.operands if item.is_tensor]
     lists = [sum(map(math.prod, item.parts)) for item in call.operands if item.parts]

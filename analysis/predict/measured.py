@@ -7,9 +7,9 @@ from pathlib import Path
 
 from msgspec import DecodeError, Struct, json
 
-from molprof.analysis.predict.run import Run, named
+from molprof.analysis.predict.run import CallSequence, named
 from molprof.analysis.roofline.peaks import Peaks, peaks_of
-from molprof.analysis.roofline.products import Work
+from molprof.analysis.roofline.products import LeastWork
 from molprof.common.errors import UsageError
 from molprof.common.text import shortened
 
@@ -21,21 +21,23 @@ class _Here(Struct):
     gpu_ns: float | None
 
 
-class _Replayed(Struct):
+class _MeasuredReplay(Struct):
     operator: str
-    work: Work | None
+    work: LeastWork | None
     measured: _Here
 
 
-def read_measured(paths: Sequence[Path], device: Peaks, runs: Sequence[Run]) -> dict[tuple[str, Work], float]:
+def read_measured(
+    paths: Sequence[Path], device: Peaks, runs: Sequence[CallSequence]
+) -> dict[tuple[str, LeastWork], float]:
     """GPU time of a call by operator and what it must do, ns.
 
     Raises UsageError for another file, one of another device or without a GPU, and one that no call is like.
     """
-    found: dict[tuple[str, Work], float] = {}
+    found: dict[tuple[str, LeastWork], float] = {}
     for path in paths:
         try:
-            one = json.decode(path.read_bytes(), type=_Replayed)
+            one = json.decode(path.read_bytes(), type=_MeasuredReplay)
         except (OSError, DecodeError) as problem:
             raise UsageError(f"{path}: {shortened(str(problem), 120)}", hint=_HINT) from None
         here = one.measured

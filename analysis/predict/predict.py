@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.critical.changes import GPU, LAUNCHES, Change
-from molprof.analysis.critical.recorded import NONE, Interval, Recorded, union
+from molprof.analysis.critical.changes import GPU, LAUNCHES, WhatIfChange
+from molprof.analysis.critical.recorded import NONE, RecordedTrace, ThreadInterval, union
 from molprof.analysis.critical.replay import ON_GPU, Replay, Replayed
 from molprof.analysis.predict.fused import FUSED_ERROR, Pair, compiled
-from molprof.analysis.predict.run import SYNCS, Call, Run, attention_on, named
-from molprof.analysis.predict.table import Check, Estimate, Table
+from molprof.analysis.predict.run import SYNCS, CallSequence, OperatorCall, attention_on, named
+from molprof.analysis.predict.table import CostTable, Estimate, HeldOutCheck
 from molprof.analysis.roofline.peaks import DEVICES, Peaks, peaks_of
 from molprof.analysis.union import Union
 from molprof.common.errors import TraceError, UsageError
@@ -30,7 +30,7 @@ FORWARD = ("prefill", "forward")
 _VIEWS = ("as_strided", "expand", "permute", "select", "slice", "t", "transpose", "unsqueeze", "view")
 
 
-class Figure(Struct, frozen=True):
+class PredictedFigure(Struct, frozen=True):
     """A predicted figure, and its interval from the errors on held-out traces."""
 
     value: float
@@ -42,8 +42,8 @@ class CompiledRun(Struct, frozen=True):
     """A run with its forwards as torch.compile leaves them, in graphs. kernels: before and after."""
 
     kernels: tuple[int, int]
-    gpu_ns: Figure
-    length_ns: Figure
+    gpu_ns: PredictedFigure
+    length_ns: PredictedFigure
     replayed: Replayed
 
 
@@ -73,35 +73,35 @@ class Prediction:
         measured: calls whose GPU time was measured on the device, by themselves.
     """
 
-    run: Run
+    run: CallSequence
     device: Peaks
     shown: bool
     models: Sequence[str]
     host_factor: float
-    launches: Figure
-    copies: Figure
-    syncs: Figure
-    gpu_ns: Figure
-    length_ns: Figure
-    busy_ratio: Figure
+    launches: PredictedFigure
+    copies: PredictedFigure
+    syncs: PredictedFigure
+    gpu_ns: PredictedFigure
+    length_ns: PredictedFigure
+    busy_ratio: PredictedFigure
     limit: str
     host_ns: float
     replayed: Replayed
     graphs: Replayed
-    graph_ns: Figure
+    graph_ns: PredictedFigure
     compiled: CompiledRun | None
-    changes: tuple[Change, ...]
+    changes: tuple[WhatIfChange, ...]
     changed: Replayed | None
-    changed_ns: Figure | None
+    changed_ns: PredictedFigure | None
     shares: tuple[Share, ...]
     known_ratio: float
     left_out: tuple[str, ...]
-    checks: Sequence[Check]
+    checks: Sequence[HeldOutCheck]
     measured: int
 
 
 def device_of(text: str) -> Peaks:
-    """The peaks of a GPU by a word such as h100 or mi300. Raises UsageError for one that is not known."""
+    """Return the peaks of a GPU by a word such as h100 or mi300. Raises UsageError for one that is not known."""
     if (found := known_devices().get(text.lower())) is not None:
         return replace(found, name=text)
     for name in (text, text.upper(), f"{text.upper()}X"):
@@ -110,8 +110,10 @@ def device_of(text: str) -> Peaks:
     raise UsageError(f"no figures are known of the device {text!r}", hint=f"one of {', '.join(known_devices())}")
 
 
-def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[Change] = ()) -> Prediction:
-    """Raises TraceError where too much of the run's time is in operators that nothing is known of."""
+def predict(
+    run: CallSequence, table: CostTable, checks: Sequence[HeldOutCheck], changes: Sequence[WhatIfChange] = ()
+) -> Prediction:
+    """Raise TraceError where too much of the run's time is in operators that nothing is known of."""
     each = (call for call in run.calls if call.times)
     calls = [call._replace(operator=attention_on(call.operator, table.device, run.torch)) for call in each]
     estimates = [table.estimate(call) for call in calls]
@@ -143,9 +145,9 @@ def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[C
     length, work = _figure(LENGTH_FIGURE, replayed.length_ns, used), _figure(GPU_FIGURE, gpu_ns, used)
     busy = _figure(BUSY_FIGURE, min(gpu_ns / replayed.length_ns, 1), used)
     length, work, busy = possible(length, work, busy)
-    graphs = replay.run([Change(LAUNCHES, None)])
+    graphs = replay.run([WhatIfChange(LAUNCHES, None)])
     changed = replay.run(changes) if changes else None
-    host_ns = replay.run([Change(GPU, 0.0)]).length_ns
+    host_ns = replay.run([WhatIfChange(GPU, 0.0)]).length_ns
     return Prediction(
         run,
         table.device,
@@ -175,15 +177,20 @@ def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[C
     )
 
 
-def possible(length: Figure, work: Figure, busy: Figure) -> tuple[Figure, Figure, Figure]:
+def possible(
+    length: PredictedFigure, work: PredictedFigure, busy: PredictedFigure
+) -> tuple[PredictedFigure, PredictedFigure, PredictedFigure]:
     """Time, GPU time and busy share with the parts of their intervals that can all be true.
 
     Nothing takes less time than the GPU's work in it, and the busy share is the one over the other.
     """
     low, high = max(length.low, work.low), min(work.high, length.high)
-    length, work = Figure(length.value, min(low, length.value), length.high), Figure(work.value, work.low, high)
+    length, work = (
+        PredictedFigure(length.value, min(low, length.value), length.high),
+        PredictedFigure(work.value, work.low, high),
+    )
     ends = max(busy.low, work.low / length.high), min(busy.high, work.high / length.low, 1.0)
-    return length, work, Figure(busy.value, min(ends[0], busy.value), max(ends[1], busy.value))
+    return length, work, PredictedFigure(busy.value, min(ends[0], busy.value), max(ends[1], busy.value))
 
 
 def limit_of(gpu_ns: float, host_ns: float) -> str:
@@ -191,7 +198,7 @@ def limit_of(gpu_ns: float, host_ns: float) -> str:
     return "GPU" if gpu_ns > host_ns else "host"
 
 
-def host_factor(run: Run, table: Table) -> float:
+def host_factor(run: CallSequence, table: CostTable) -> float:
     """Host time of the traces as a multiple of the run's, by operators that only make another view of a tensor."""
     own_ns = run.quiet.medians()
     each = [(table.quiet.get(f"aten::{name}"), own_ns.get(f"aten::{name}")) for name in _VIEWS]
@@ -199,40 +206,47 @@ def host_factor(run: Run, table: Table) -> float:
     return float(np.median(ratios)) if ratios else 1.0
 
 
-def _figure(name: str, value: float, checks: Sequence[Check]) -> Figure:
+def _figure(name: str, value: float, checks: Sequence[HeldOutCheck]) -> PredictedFigure:
     """Of a share the error is a difference, of others a factor."""
     each = [(check.predicted, check.recorded) for check in checks if check.figure == name]
     if not each:
-        return Figure(value, value, value)
+        return PredictedFigure(value, value, value)
     if name == BUSY_FIGURE:
         error = float(np.quantile([abs(one - other) for one, other in each], COVERAGE))
-        return Figure(value, max(value - error, 0.0), min(value + error, 1.0))
+        return PredictedFigure(value, max(value - error, 0.0), min(value + error, 1.0))
     if name in (COPY_FIGURE, SYNC_FIGURE):  # there may be none
         error = float(np.quantile([abs(np.log1p(one) - np.log1p(other)) for one, other in each], COVERAGE))
         low, high = (float(np.expm1(np.log1p(value) + side * error)) for side in (-1, 1))
-        return Figure(value, max(low, 0.0), high)
+        return PredictedFigure(value, max(low, 0.0), high)
     error = float(np.quantile([abs(np.log(one / other)) for one, other in each], COVERAGE))
-    return Figure(value, value * float(np.exp(-error)), value * float(np.exp(error)))
+    return PredictedFigure(value, value * float(np.exp(-error)), value * float(np.exp(error)))
 
 
-def _of_both(replayed: Replayed, gpu_ns: Figure, length_ns: Figure) -> Figure:
-    """The length of a replay: of its path, GPU time is as wrong as GPU time is, the rest as the time of a run is."""
+def _of_both(replayed: Replayed, gpu_ns: PredictedFigure, length_ns: PredictedFigure) -> PredictedFigure:
+    """Return the length of a replay.
+
+    Of its path, GPU time is as wrong as GPU time is, the rest as the time of a run is.
+    """
     share = replayed.share(ON_GPU)
     ends = (
         replayed.length_ns * (share * work / gpu_ns.value + (1 - share) * length / length_ns.value)
         for work, length in ((gpu_ns.low, length_ns.low), (gpu_ns.high, length_ns.high))
     )
-    return Figure(replayed.length_ns, *ends)
+    return PredictedFigure(replayed.length_ns, *ends)
 
 
 def known_devices() -> dict[str, Peaks]:
-    """The GPUs that can be predicted, by a name that `device_of` knows."""
+    """Return the GPUs that can be predicted, by a name that `device_of` knows."""
     names = [pattern.strip("*").replace("*", " ").lower() for pattern, _ in DEVICES]
     return {name: peaks for name, (_, peaks) in zip(names, DEVICES, strict=True)}
 
 
 def _compiled(
-    run: Run, pairs: Sequence[Pair], table: Table, factor: float, figures: tuple[Figure, Figure]
+    run: CallSequence,
+    pairs: Sequence[Pair],
+    table: CostTable,
+    factor: float,
+    figures: tuple[PredictedFigure, PredictedFigure],
 ) -> CompiledRun | None:
     """figures: GPU time and time of the run as it is."""
     whole = [(run.start_ns, run.end_ns)]
@@ -245,13 +259,13 @@ def _compiled(
     low = stay * work.low / work.value + join / FUSED_ERROR
     high = stay * work.high / work.value + join * FUSED_ERROR
     made = [*fused.kept, *fused.fused]
-    gpu = Figure(stay + join, low, high)
+    gpu = PredictedFigure(stay + join, low, high)
     made.sort(key=lambda pair: pair[0].start_ns)
-    replayed = Replay(made_up(run, made, table, factor)).run([Change(LAUNCHES, None)])
+    replayed = Replay(made_up(run, made, table, factor)).run([WhatIfChange(LAUNCHES, None)])
     return CompiledRun(fused.kernels, gpu, _of_both(replayed, gpu, length), replayed)
 
 
-def _shares(pairs: Sequence[tuple[Call, Estimate]]) -> tuple[Share, ...]:
+def _shares(pairs: Sequence[tuple[OperatorCall, Estimate]]) -> tuple[Share, ...]:
     sums: dict[str, list[float]] = {}
     for call, one in pairs:
         sums.setdefault(call.operator, [0, 0, 0.0, one.evidence])
@@ -261,14 +275,14 @@ def _shares(pairs: Sequence[tuple[Call, Estimate]]) -> tuple[Share, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.gpu_ns, row.operator)))
 
 
-class _Clock:
+class _MatchedMoments:
     """Moments of the run and of its prediction that belong together.
 
     Operators that are no GPU work take as long as in the traces. So does what lies between operators in a forward of a
     run without a GPU, which frees memory there that a GPU's allocator keeps; elsewhere it is the run's, times a factor.
     """
 
-    def __init__(self, run: Run, table: Table, factor: float) -> None:
+    def __init__(self, run: CallSequence, table: CostTable, factor: float) -> None:
         quiet = run.quiet
         known = [table.quiet.get(name, own * factor) for name, own in zip(quiet.names, quiet.own_ns, strict=True)]
         self._starts, self._outermost = quiet.starts, run.outermost
@@ -286,7 +300,7 @@ class _Clock:
         self.known: list[tuple[int, float]] = [(run.start_ns, 0.0)]
 
     def until(self, moment: int) -> None:
-        """The host goes on to a moment of the run."""
+        """Advance the host to a moment of the run."""
         first, last = np.searchsorted(self._edges, [self.at, moment], side="right")
         for edge in (*self._edges[first:last].tolist(), moment):
             if edge > self.at:
@@ -305,15 +319,15 @@ class _Clock:
         self.known.append((self.at, self.now))
 
     def skip(self, moment: int, now: float) -> None:
-        """What the run did until a moment is over at another one."""
+        """Skip what the run did until a moment; it is over at another one."""
         self.at, self.now = max(moment, self.at), now
         self.known.append((self.at, self.now))
 
-    def mapped(self, intervals: Sequence[Interval]) -> tuple[Interval, ...]:
+    def mapped(self, intervals: Sequence[ThreadInterval]) -> tuple[ThreadInterval, ...]:
         run, now = (np.array([pair[place] for pair in self.known]) for place in (0, 1))
         ends = [np.interp([item[place] for item in intervals], run, now) for place in (1, 2)]
         return tuple(
-            Interval(_THREAD, round(start), round(end), item.name)
+            ThreadInterval(_THREAD, round(start), round(end), item.name)
             for item, start, end in zip(intervals, *ends, strict=True)
         )
 
@@ -321,9 +335,11 @@ class _Clock:
 _THREAD = (0, 0)
 
 
-def made_up(run: Run, pairs: Sequence[tuple[Call, Estimate]], table: Table, factor: float) -> Recorded:
-    """The run on the device, of one thread and one stream, as if it had been recorded there."""
-    clock = _Clock(run, table, factor)
+def made_up(
+    run: CallSequence, pairs: Sequence[tuple[OperatorCall, Estimate]], table: CostTable, factor: float
+) -> RecordedTrace:
+    """Return the run on the device, of one thread and one stream, as if it had been recorded there."""
+    clock = _MatchedMoments(run, table, factor)
     calls: list[tuple[str, int, int, int, bool]] = []  # name, start, end, target, waited
     work: list[tuple[int, int, str, int]] = []  # start, end, class, call
     waits = iter([*run.waits, (run.end_ns + 1, run.end_ns + 1)])
@@ -353,7 +369,10 @@ def made_up(run: Run, pairs: Sequence[tuple[Call, Estimate]], table: Table, fact
 
 
 def _sync(
-    clock: _Clock, calls: list[tuple[str, int, int, int, bool]], work: list[tuple[int, int, str, int]], upto: int
+    clock: _MatchedMoments,
+    calls: list[tuple[str, int, int, int, bool]],
+    work: list[tuple[int, int, str, int]],
+    upto: int,
 ) -> None:
     """Wait for all work; in the run this ended at `upto`."""
     start = round(clock.now)
@@ -364,18 +383,18 @@ def _sync(
 
 
 def _recorded(
-    run: Run,
-    table: Table,
-    clock: _Clock,
+    run: CallSequence,
+    table: CostTable,
+    clock: _MatchedMoments,
     calls: list[tuple[str, int, int, int, bool]],
     work: list[tuple[int, int, str, int]],
-) -> Recorded:
+) -> RecordedTrace:
     names, starts, ends, targets, waited = (list(column) for column in zip(*calls, strict=True))
     work_starts, work_ends, kinds, call_of = (list(column) for column in zip(*work, strict=True))
     is_sync = np.array([name == "sync" for name in names])
     phases = clock.mapped(run.phases)
     end = max(round(clock.now), ends[-1], work_ends[-1])
-    return Recorded(
+    return RecordedTrace(
         0,
         end,
         run.steps,

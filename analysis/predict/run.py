@@ -12,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 from packaging.version import InvalidVersion, Version
 
-from molprof.analysis.critical.recorded import Interval, intervals, time_range
+from molprof.analysis.critical.recorded import ThreadInterval, intervals, time_range
 from molprof.analysis.facts.nesting import ancestors
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.roofline.formulas import LISTED, work_of
 from molprof.analysis.roofline.operands import Operands, read_operands
 from molprof.analysis.roofline.peaks import Peaks
-from molprof.analysis.roofline.products import Work
+from molprof.analysis.roofline.products import LeastWork
 from molprof.analysis.roofline.read import HOST_COPY
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.union import Union
@@ -51,20 +51,20 @@ _HALVES = ("c10::BFloat16", "c10::Half")
 _FLOATS = (*_HALVES, "float", "double")
 
 
-class Call(NamedTuple):
+class OperatorCall(NamedTuple):
     """An operator that is GPU work on a GPU."""
 
     id: int
     operator: str  # with what decides between kernels of attention
     start_ns: int
     end_ns: int
-    work: Work | None
+    work: LeastWork | None
     operands: Operands = ()
     times: int = 1  # calls that it stands for, of a run with other rows
 
 
-def named(call: Call) -> tuple[str, Work | None]:
-    """The operator without what decides between kernels of attention, and what it must do."""
+def named(call: OperatorCall) -> tuple[str, LeastWork | None]:
+    """Return the operator without what decides between kernels of attention, and what it must do."""
     return call.operator.partition(" ")[0], call.work
 
 
@@ -84,7 +84,7 @@ class Quiet(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
+class CallSequence:
     """A run as calls in order, with the host time around them. Times: ns since the trace's earliest event.
 
     Attributes:
@@ -106,7 +106,7 @@ class Run:
     start_ns: int
     end_ns: int
     steps: int
-    calls: tuple[Call, ...]
+    calls: tuple[OperatorCall, ...]
     waits: tuple[tuple[int, int], ...]
     unknown: Mapping[str, tuple[int, int]]
     unseen: Mapping[str, int]
@@ -116,16 +116,20 @@ class Run:
     outermost: np.ndarray
     on_gpu: bool
     torch: Version | None
-    phases: tuple[Interval, ...]
-    operators: tuple[Interval, ...]
+    phases: tuple[ThreadInterval, ...]
+    operators: tuple[ThreadInterval, ...]
     picks: tuple[tuple[int, str, tuple[int, ...]], ...]
     listed_bytes: int | None
-    stretched: tuple[Interval, ...] = ()
+    stretched: tuple[ThreadInterval, ...] = ()
     stretch: float = 1.0
 
 
-def read_run(engine: TraceProcessor, info: TraceInfo, launching: Collection[str], quiet: Collection[str]) -> Run:
-    """The marked steps of a trace, or all of it. launching: operators that are GPU work; quiet: those that are none.
+def read_run(
+    engine: TraceProcessor, info: TraceInfo, launching: Collection[str], quiet: Collection[str]
+) -> CallSequence:
+    """Return the marked steps of a trace, or all of it. launching: operators that are GPU work.
+
+    Quiet: those that are none.
 
     The trace must be loaded with Python stacks and all arguments. Raises TraceError where it records no operators or
     no shapes.
@@ -179,7 +183,7 @@ def read_run(engine: TraceProcessor, info: TraceInfo, launching: Collection[str]
     for name, item, gpu_ns in started:
         if item not in taken:
             unseen[name] += gpu_ns
-    return Run(
+    return CallSequence(
         info,
         start,
         end,
@@ -202,7 +206,7 @@ def read_run(engine: TraceProcessor, info: TraceInfo, launching: Collection[str]
 
 
 def torch_of(info: TraceInfo) -> Version | None:
-    """The version of torch that a trace of molprof names."""
+    """Return the version of torch that a trace of molprof names."""
     environment = (info.manifest or {}).get("environment")
     try:
         return Version(str(environment["torch"])) if isinstance(environment, dict) else None
@@ -263,7 +267,7 @@ def _picks(operators: Frame, phases: Frame, others: Collection[int]) -> list[int
 
 
 def _around(items: Sequence[int | None], callers: Mapping[int, int | None]) -> set[int]:
-    """These operators and all that call them."""
+    """Return these operators and all that call them."""
     found: set[int] = set()
     for item in items:
         for caller in ancestors(item, callers):
@@ -273,8 +277,10 @@ def _around(items: Sequence[int | None], callers: Mapping[int, int | None]) -> s
     return found
 
 
-def call_of(item: int, name: str, start_ns: int, dur_ns: int, operands: Operands, listed_bytes: int | None) -> Call:
-    """The call of an operator. listed_bytes: of an element of listed tensors."""
+def call_of(
+    item: int, name: str, start_ns: int, dur_ns: int, operands: Operands, listed_bytes: int | None
+) -> OperatorCall:
+    """Return the call of an operator. listed_bytes: of an element of listed tensors."""
     work = work_of(name, operands, listed_bytes if name in LISTED else None)
     if name in (_MADE, _READ):
         name = TO_GPU if name == _MADE else TO_HOST
@@ -284,11 +290,11 @@ def call_of(item: int, name: str, start_ns: int, dur_ns: int, operands: Operands
         name += " (memcpy)"
     elif name == "aten::copy_" and _is_permuted(operands):
         name += " (permuted)"
-    return Call(item, name, start_ns, start_ns + dur_ns, work, operands)
+    return OperatorCall(item, name, start_ns, start_ns + dur_ns, work, operands)
 
 
-def called(call: Call, operands: Operands, listed_bytes: int | None) -> Call:
-    """A call with other operands."""
+def called(call: OperatorCall, operands: Operands, listed_bytes: int | None) -> OperatorCall:
+    """Return a call with other operands."""
     name = call.operator.partition(" (")[0]
     return call_of(call.id, name, call.start_ns, call.end_ns - call.start_ns, operands, listed_bytes)
 
@@ -318,7 +324,7 @@ def _is_permuted(operands: Operands) -> bool:
 
 
 def _attention(operands: Operands) -> str:
-    """What decides the kernel of scaled_dot_product_attention(query, key, value, mask, dropout, is_causal) on a GPU."""
+    """Return what decides the GPU kernel of scaled_dot_product_attention(query, key, value, mask, dropout, is_causal)."""
     if len(operands) < 6 or len(operands[0].shape) != 4:
         return "math"
     query, *_, mask = operands[:4]
@@ -329,7 +335,7 @@ def _attention(operands: Operands) -> str:
 
 
 def attention_on(operator: str, device: Peaks, torch: Version | None) -> str:
-    """The name of an operator, for attention with the kernel that torch takes on a device, by its sdp_utils.
+    """Return the name of an operator, for attention with the kernel that torch takes on a device, by its sdp_utils.
 
     torch: the run's version; None where not recorded, and then an older one is meant.
     """
@@ -360,8 +366,8 @@ def quiet_of_operators(operators: Frame, others: Collection[int]) -> Quiet:
     return Quiet(rest["name"].tolist(), rest["ts"], rest["own_ns"])
 
 
-def _waits(syncs: Frame, calls: Sequence[Call]) -> tuple[tuple[int, int], ...]:
-    """Syncs that are not inside the call that began last."""
+def _waits(syncs: Frame, calls: Sequence[OperatorCall]) -> tuple[tuple[int, int], ...]:
+    """Return the syncs that are not inside the call that began last."""
     starts, ends = syncs["ts"].astype(np.int64), (syncs["ts"] + syncs["dur"]).astype(np.int64)
     call_ends = np.append(np.array([call.end_ns for call in calls], dtype=np.int64), np.iinfo(np.int64).min)
     last = np.searchsorted(np.array([call.start_ns for call in calls], dtype=np.int64), starts, side="right") - 1

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from molprof.analysis.predict.batch import Agreement, agreement, at_rows, rows_of
-from molprof.analysis.predict.predict import MOST_UNKNOWN, Figure, predict
-from molprof.analysis.predict.run import Run
-from molprof.analysis.predict.table import Check, Table
+from molprof.analysis.predict.batch import BatchAgreement, agreement, at_rows, rows_of
+from molprof.analysis.predict.predict import MOST_UNKNOWN, PredictedFigure, predict
+from molprof.analysis.predict.run import CallSequence
+from molprof.analysis.predict.table import CostTable, HeldOutCheck
 from molprof.analysis.roofline.memory import needs_of
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.values import counted, percent_text
@@ -33,13 +33,13 @@ class Size(Struct, frozen=True):
     """
 
     rows: int
-    step_ns: Figure
-    per_s: Figure
-    graph_ns: Figure
-    gpu_ns: Figure
-    busy_ratio: Figure
+    step_ns: PredictedFigure
+    per_s: PredictedFigure
+    graph_ns: PredictedFigure
+    gpu_ns: PredictedFigure
+    busy_ratio: PredictedFigure
     limit: str
-    memory_bytes: Figure | None
+    memory_bytes: PredictedFigure | None
     other_ratio: float
 
 
@@ -58,9 +58,9 @@ class Sizes:
     rows: int
     tokens: int | None
     each: tuple[Size, ...]
-    too_large: tuple[int, Figure] | None
+    too_large: tuple[int, PredictedFigure] | None
     unknown: Mapping[str, int]
-    other: tuple[int, Agreement] | None
+    other: tuple[int, BatchAgreement] | None
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -81,7 +81,12 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def sizes(
-    run: Run, table: Table, checks: Sequence[Check], asked: Sequence[int], rows: int | None, other: Run | None = None
+    run: CallSequence,
+    table: CostTable,
+    checks: Sequence[HeldOutCheck],
+    asked: Sequence[int],
+    rows: int | None,
+    other: CallSequence | None = None,
 ) -> Sizes:
     """rows: of the run, where it does not tell them. Raises TraceError where the rows of too much are not known."""
     own = _own_rows(run, rows)
@@ -89,13 +94,13 @@ def sizes(
     needs, tokens = needs_of(manifest.get("resolved", {})), _tokens(manifest)
     capacity = table.device.capacity_gb
     found: list[Size] = []
-    too_large: tuple[int, Figure] | None = None
+    too_large: tuple[int, PredictedFigure] | None = None
     unknown: Mapping[str, int] = {}
     for target in asked:
         memory = None
         if needs and tokens and (needed := needs.of(target, tokens)) is not None:
             count = float(needed)
-            memory = Figure(count, count, count * (1 + MEMORY_ERROR))
+            memory = PredictedFigure(count, count, count * (1 + MEMORY_ERROR))
             if capacity is not None and count > capacity * 1e9:
                 too_large = too_large or (target, memory)
                 continue
@@ -111,7 +116,7 @@ def sizes(
             )
         steps = max(run.steps, 1)
         step, gpu, graph = (_times(each, 1 / steps) for each in (made.length_ns, made.gpu_ns, made.graph_ns))
-        speed = Figure(*(target * _SECOND_NS / value for value in (step.value, step.high, step.low)))
+        speed = PredictedFigure(*(target * _SECOND_NS / value for value in (step.value, step.high, step.low)))
         found.append(Size(target, step, speed, graph, gpu, made.busy_ratio, made.limit, memory, others))
     agreed = None
     if other is not None:
@@ -120,7 +125,7 @@ def sizes(
     return Sizes(own, tokens, tuple(found), too_large, unknown, agreed)
 
 
-def _own_rows(run: Run, given: int | None) -> int:
+def _own_rows(run: CallSequence, given: int | None) -> int:
     try:
         found = rows_of(run)
     except TraceError:
@@ -133,12 +138,12 @@ def _own_rows(run: Run, given: int | None) -> int:
 
 
 def _tokens(manifest: Mapping[str, object]) -> int | None:
-    """The most tokens of a sequence: its prompt, padded to the longest, and what it could get."""
+    """Return the most tokens of a sequence: its prompt, padded to the longest, and what it could get."""
     resolved, sequences = manifest.get("resolved"), manifest.get("molecules")
     if not isinstance(resolved, dict) or not isinstance(sequences, list) or not resolved.get("max_new_tokens"):
         return None
     return int(max(item["prompt_tokens"] for item in sequences) + resolved["max_new_tokens"])
 
 
-def _times(figure: Figure, factor: float) -> Figure:
-    return Figure(*(value * factor for value in (figure.value, figure.low, figure.high)))
+def _times(figure: PredictedFigure, factor: float) -> PredictedFigure:
+    return PredictedFigure(*(value * factor for value in (figure.value, figure.low, figure.high)))

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, json
 
-from molprof.analysis.predict.run import SCALAR, TO_GPU, TO_HOST, Call, named
+from molprof.analysis.predict.run import SCALAR, TO_GPU, TO_HOST, OperatorCall, named
 from molprof.analysis.roofline.formulas import FORMULAS, POINTWISE
 from molprof.analysis.roofline.peaks import Peaks, peaks_of
-from molprof.analysis.roofline.products import CONVOLUTION, Work
+from molprof.analysis.roofline.products import CONVOLUTION, LeastWork
 
 # Of all GPUs, before any trace: a kernel takes 2.5 us at least, and reaches half of the peaks.
 _FLOOR_NS, _EFFICIENCY = 2500.0, 0.5
@@ -38,7 +38,7 @@ _MASK_KERNELS, _WHERE = 3, "aten::where"
 FEW = 3
 
 
-class Row(Struct, frozen=True, array_like=True):
+class CostRow(Struct, frozen=True, array_like=True):
     """Calls of one operator that must do the same; times are medians of a call."""
 
     operator: str
@@ -53,7 +53,7 @@ class Row(Struct, frozen=True, array_like=True):
     calls: int
 
 
-class Source(Struct, frozen=True):
+class TraceCosts(Struct, frozen=True):
     """What one trace showed.
 
     Attributes:
@@ -68,10 +68,10 @@ class Source(Struct, frozen=True):
     pause_ns: int
     gap_ns: float
     quiet: dict[str, float]
-    rows: list[Row]
+    rows: list[CostRow]
 
 
-class Check(Struct, frozen=True):
+class HeldOutCheck(Struct, frozen=True):
     """A figure of a model whose traces were left out, as predicted and as recorded.
 
     Attributes:
@@ -91,8 +91,8 @@ class Check(Struct, frozen=True):
 class Stored(Struct, frozen=True):
     """The file of the package."""
 
-    sources: list[Source]
-    checks: list[Check]
+    sources: list[TraceCosts]
+    checks: list[HeldOutCheck]
 
 
 class Estimate(NamedTuple):
@@ -105,14 +105,17 @@ class Estimate(NamedTuple):
     evidence: int
 
 
-class Table:
+class CostTable:
     """What traces showed, for one GPU: those of this GPU, else those of its vendor if they are of a few models.
 
     measured: GPU times of calls on the device (`read_measured`), in place of those of traces.
     """
 
     def __init__(
-        self, sources: Sequence[Source], device: Peaks, measured: Mapping[tuple[str, Work], float] | None = None
+        self,
+        sources: Sequence[TraceCosts],
+        device: Peaks,
+        measured: Mapping[tuple[str, LeastWork], float] | None = None,
     ) -> None:
         self.device, self.measured = device, measured or {}
         each = [source for source in sources if peaks_of(source.device).source == device.source]
@@ -121,8 +124,8 @@ class Table:
         self.shown = len({source.model for source in each}) >= FEW
         self.sources = each if self.shown else related if len({one.model for one in related}) >= FEW else sources
         self.models = sorted({source.model for source in self.sources})
-        self._rows: defaultdict[str, list[tuple[Row, float | None]]] = defaultdict(list)
-        self._family: defaultdict[str, list[tuple[Row, float]]] = defaultdict(list)
+        self._rows: defaultdict[str, list[tuple[CostRow, float | None]]] = defaultdict(list)
+        self._family: defaultdict[str, list[tuple[CostRow, float]]] = defaultdict(list)
         for source in self.sources:
             peaks = peaks_of(source.device)
             for row in source.rows:
@@ -133,18 +136,21 @@ class Table:
         for name in (TO_GPU, TO_HOST):  # small ones, which wait as the reading of one number does
             self._rows[name] = self._rows[SCALAR]
         self._fits: dict[str, tuple[float, float]] = {}
-        self._estimates: dict[tuple[str, Work | None], Estimate | None] = {}
+        self._estimates: dict[tuple[str, LeastWork | None], Estimate | None] = {}
 
     @cached_property
     def latency_ns(self) -> int:
+        """The median time from a launch to the start of its work, ns."""
         return int(np.median([source.latency_ns for source in self.sources]))
 
     @cached_property
     def pause_ns(self) -> int:
+        """The median pause between queued work, ns."""
         return int(np.median([source.pause_ns for source in self.sources]))
 
     @cached_property
     def gap_ns(self) -> float:
+        """The median time between two kernels of a graph, ns."""
         return float(np.median([source.gap_ns for source in self.sources]))
 
     @cached_property
@@ -156,7 +162,7 @@ class Table:
                 times[name].append(time)
         return {name: float(np.median(each)) for name, each in times.items()}
 
-    def estimate(self, call: Call) -> Estimate | None:
+    def estimate(self, call: OperatorCall) -> Estimate | None:
         """All that a call stands for; None where neither traces nor a formula know the operator."""
         key = call.operator, call.work
         if key not in self._estimates:
@@ -166,7 +172,7 @@ class Table:
             return one
         return one._replace(kernels=one.kernels * times, gpu_ns=one.gpu_ns * times, host_ns=one.host_ns * times)
 
-    def _estimate(self, call: Call) -> Estimate | None:
+    def _estimate(self, call: OperatorCall) -> Estimate | None:
         work, found = call.work, [row for row, _ in self._rows.get(call.operator, [])]
         if work is None:
             if not found:
@@ -196,7 +202,7 @@ class Table:
         floor, efficiency = self._fit("", POINTWISE)
         return floor + (self.device.bytes_ns(count) or 0.0) / efficiency
 
-    def _time(self, operator: str, work: Work) -> float:
+    def _time(self, operator: str, work: LeastWork) -> float:
         least = _least(work.family, work.kind, work.flops or 0, work.bytes, self.device)
         floor, efficiency = self._fit(operator, work.family)
         fitted = math.log(floor + least / efficiency)
@@ -218,7 +224,7 @@ class Table:
         return self._fits[operator]
 
 
-def _fitted(rows: Sequence[tuple[Row, float]], near: tuple[float, float]) -> tuple[float, float]:
+def _fitted(rows: Sequence[tuple[CostRow, float]], near: tuple[float, float]) -> tuple[float, float]:
     if not rows:
         return near
     least = np.array([own for _, own in rows])
@@ -231,7 +237,7 @@ def _fitted(rows: Sequence[tuple[Row, float]], near: tuple[float, float]) -> tup
     return float(_FLOORS[floor]), float(_EFFICIENCIES[efficiency])
 
 
-def _weight(row: Row, work: Work | None) -> float:
+def _weight(row: CostRow, work: LeastWork | None) -> float:
     """By how many factors of e a call is larger or smaller."""
     if work is None:
         return 1.0
@@ -247,18 +253,18 @@ def _least(family: str, number: str, flops: int, count: int, peaks: Peaks) -> fl
     return max(compute, peaks.bytes_ns(count) or 0.0)
 
 
-def launching_of(sources: Sequence[Source]) -> set[str]:
+def launching_of(sources: Sequence[TraceCosts]) -> set[str]:
     """Operators that are GPU work: those that traces show, and those that a formula knows and no trace shows."""
     shown = {row.operator.partition(" ")[0] for source in sources for row in source.rows}
     return shown | {name for name in FORMULAS if not any(name in source.quiet for source in sources)}
 
 
-def quiet_of(sources: Sequence[Source]) -> set[str]:
+def quiet_of(sources: Sequence[TraceCosts]) -> set[str]:
     """Operators that traces show, and never as GPU work."""
     return {name for source in sources for name in source.quiet} - launching_of(sources)
 
 
 @cache
 def stored() -> Stored:
-    """What comes with the package."""
+    """Return the table that comes with the package."""
     return json.decode(files(__package__).joinpath("table.json").read_bytes(), type=Stored)

@@ -5,35 +5,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from molprof.analysis.ranks.exchanges import Clocks, Cost, align, cost_of, match
+from molprof.analysis.ranks.exchanges import Cost, RankClocks, align, cost_of, match
 from molprof.analysis.ranks.files import checked
 from molprof.analysis.ranks.path import Stretch, critical_stretches
 from molprof.analysis.ranks.read import RankTrace, unknown_kernels
-from molprof.analysis.ranks.split import Activity, Check, StepTimes, Straggler, activity, checks, step_times, stragglers
+from molprof.analysis.ranks.split import (
+    Activity,
+    RankCheck,
+    StepTimes,
+    Straggler,
+    activity,
+    checks,
+    step_times,
+    stragglers,
+)
 from molprof.analysis.union import Union
 
 __all__ = ["Job", "RankTrace", "job_of_files"]
 
 
 @dataclass(frozen=True)
-class Job:
+class RankedJob:
     """The ranks that are here, in order, and what they show together."""
 
     ranks: tuple[RankTrace, ...]
     world_size: int | None  # None: not recorded
     remarks: tuple[str, ...]  # what a reader must know of the set
     left_out: tuple[str, ...]  # which files of the folders were not read
-    clocks: Clocks
+    clocks: RankClocks
     costs: tuple[Cost, ...]  # of the exchanges of two ranks or more that are here
     activities: dict[int, Activity]  # by rank
     steps: dict[tuple[str, int], list[StepTimes]]  # by name and number; each of the ranks that have it
     stragglers: tuple[Straggler, ...]
-    checks: tuple[Check, ...]
+    checks: tuple[RankCheck, ...]
     path: tuple[Stretch, ...]  # the critical path over ranks; empty without joint collectives
 
 
-def job_of_files(read: Sequence[RankTrace], left_out: Sequence[str] = ()) -> Job:
-    """The job of the ranks that were read from files. Raises TraceError where they are not the ranks of one job."""
+def job_of_files(read: Sequence[RankTrace], left_out: Sequence[str] = ()) -> RankedJob:
+    """Return the job of the ranks that were read from files.
+
+    Raises TraceError where they are not the ranks of one job.
+    """
     ranks, wrong = checked(read)
     what = "is damaged, and only its whole part was read"
     damaged = [f"{item.path} {what}: {item.problem}" for item in ranks if item.problem]
@@ -49,7 +61,7 @@ def job_of_files(read: Sequence[RankTrace], left_out: Sequence[str] = ()) -> Job
         for step in each:
             steps.setdefault((step.name, step.number), []).append(step)
     traces = {item.rank: item for item in ranks}
-    return Job(
+    return RankedJob(
         ranks=tuple(ranks),
         world_size=world_size,
         remarks=(*damaged, *wrong, *differing, *unknown_kernels(ranks)),

@@ -35,7 +35,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Spread:
+class EndSpread:
     """How far the ends of one collective are apart on its ranks, over collectives, ns."""
 
     median_ns: int
@@ -44,17 +44,17 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Clocks:
+class RankClocks:
     """What is taken from the times of each rank; the clock of the lowest rank is kept, also among the unaligned."""
 
     offsets_ns: dict[int, int]
     unaligned: tuple[int, ...]  # ranks that share no joint collective, directly or not, with the lowest
-    recorded: Spread | None  # before; None: no joint collectives
-    aligned: Spread | None  # after: the error of all that is read from two clocks
+    recorded: EndSpread | None  # before; None: no joint collectives
+    aligned: EndSpread | None  # after: the error of all that is read from two clocks
 
 
 @dataclass(frozen=True)
-class Part:
+class ExchangePart:
     """A rank's part of an exchange, ns, on the aligned clock."""
 
     start_ns: int
@@ -64,10 +64,12 @@ class Part:
 
     @property
     def moving_ns(self) -> int:
+        """The time of the exchange beyond waiting, ns."""
         return self.end_ns - self.start_ns - self.waiting_ns
 
     @property
     def exposed_ns(self) -> int:
+        """The time of the exchange that no other work hides, ns."""
         return self.end_ns - self.start_ns - self.hidden_ns
 
 
@@ -76,7 +78,7 @@ class Cost:
     """An exchange on the aligned clock."""
 
     exchange: Exchange
-    parts: dict[int, Part]
+    parts: dict[int, ExchangePart]
     last_rank: int | None  # which began last; None if not all ranks wait for it
     late_ns: int  # by which it began after the median of the others
     apart_ns: int  # how far its ends are apart: the error of what is read from the clocks of two of its ranks
@@ -147,8 +149,8 @@ def _kind(kernel: Collective) -> tuple[str, int | None]:
     return kernel.operation, kernel.bytes
 
 
-def align(ranks: Sequence[int], exchanges: Sequence[Exchange]) -> Clocks:
-    """The clocks of ranks by the median distance of the ends of their joint collectives.
+def align(ranks: Sequence[int], exchanges: Sequence[Exchange]) -> RankClocks:
+    """Return the clocks of ranks by the median distance of the ends of their joint collectives.
 
     Ranks that share none with the lowest are aligned with each other, as far as they share some.
     """
@@ -157,11 +159,11 @@ def align(ranks: Sequence[int], exchanges: Sequence[Exchange]) -> Clocks:
     while left := set(ranks) - offsets.keys():
         offsets = offsets | _connected(min(left), joint)
     unaligned = tuple(sorted(set(ranks) - first.keys()))
-    return Clocks(offsets, unaligned, _spread(joint, dict.fromkeys(ranks, 0)), _spread(joint, offsets))
+    return RankClocks(offsets, unaligned, _spread(joint, dict.fromkeys(ranks, 0)), _spread(joint, offsets))
 
 
 def _connected(rank: int, joint: Sequence[Exchange]) -> dict[int, int]:
-    """What is taken from the times of the ranks that share a joint collective with a rank, directly or not; of it 0."""
+    """Return the clock offsets of the ranks that share a joint collective with a rank, directly or not; its own is 0."""
     offsets = {rank: 0}
     while True:
         distances: dict[int, list[float]] = {}
@@ -176,15 +178,15 @@ def _connected(rank: int, joint: Sequence[Exchange]) -> dict[int, int]:
         offsets |= {rank: round(median(values)) for rank, values in distances.items()}
 
 
-def _spread(exchanges: Sequence[Exchange], offsets: dict[int, int]) -> Spread | None:
+def _spread(exchanges: Sequence[Exchange], offsets: dict[int, int]) -> EndSpread | None:
     if not exchanges:
         return None
     ends = [[kernel.end_ns - offsets[rank] for rank, kernel in item.kernels.items()] for item in exchanges]
     apart = [max(each) - min(each) for each in ends]
-    return Spread(round(median(apart)), max(apart), len(apart))
+    return EndSpread(round(median(apart)), max(apart), len(apart))
 
 
-def cost_of(item: Exchange, clocks: Clocks, compute: Mapping[int, Union], world_size: int | None) -> Cost:
+def cost_of(item: Exchange, clocks: RankClocks, compute: Mapping[int, Union], world_size: int | None) -> Cost:
     """compute: of each rank, when it ran other work, on the clock of its file."""
     offsets = clocks.offsets_ns
     starts = {rank: kernel.start_ns - offsets[rank] for rank, kernel in item.kernels.items()}
@@ -192,7 +194,7 @@ def cost_of(item: Exchange, clocks: Clocks, compute: Mapping[int, Union], world_
     last = max(starts, key=lambda rank: (starts[rank], -rank))
     waits = item.one.operation in JOINT  # so its ranks are aligned with each other
     parts = {
-        rank: Part(
+        rank: ExchangePart(
             starts[rank],
             ends[rank],
             min(starts[last], ends[rank]) - starts[rank] if waits else 0,

@@ -32,7 +32,7 @@ _HEAD = b'{"kind":"%b"' % KIND.encode()
 
 
 @dataclass(frozen=True)
-class Part:
+class FileRanks:
     """The ranks of a file, and which file that was."""
 
     kind: str
@@ -45,7 +45,10 @@ class Part:
 
 
 def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The files to read, those in folders included, and a remark on what is left out. Raises UsageError, TraceError."""
+    """Return the files to read, those in folders included, and a remark on what is left out.
+
+    Raises UsageError, TraceError.
+    """
     found: list[Path] = []
     remarks: list[str] = []
     for path in paths:
@@ -69,7 +72,7 @@ def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of a folder, and those of the folders in it: some programs make one for each rank."""
+    """Return the files of a folder, and those of the folders in it: some programs make one for each rank."""
     found = (item for item in [*folder.glob("*"), *folder.glob("*/*")] if item.is_file())
     return sorted(item for item in found if not any(part.startswith(".") for part in item.relative_to(folder).parts))
 
@@ -99,26 +102,26 @@ def is_part(path: Path) -> bool:
 
 def write_part(folder: Path, source: Path, partial: bool, ranks: list[RankTrace]) -> None:
     """Write the part of a file, whole or not at all."""
-    part = Part(KIND, SCHEMA, ranks=tuple(ranks), partial=partial, **_identity(source))
+    part = FileRanks(KIND, SCHEMA, ranks=tuple(ranks), partial=partial, **_identity(source))
     with replacing(part_path(folder, source)) as place:
         place.write_bytes(gzip.compress(msgspec.json.encode(part), 6, mtime=0))
 
 
-def read_part(path: Path) -> Part:
-    """The part in a file. Raises TraceError where it is damaged, or of another schema."""
+def read_part(path: Path) -> FileRanks:
+    """Return the part in a file. Raises TraceError where it is damaged, or of another schema."""
     hint = "delete it, and read the trace again"
     try:
         text = gzip.decompress(path.read_bytes())
         schema = msgspec.json.decode(text, type=dict[str, Any]).get("schema")
         if schema != SCHEMA:
             raise TraceError(f"{path} is a part of schema {schema!r}; this molprof reads {SCHEMA}", hint)
-        return msgspec.json.decode(text, type=Part)
+        return msgspec.json.decode(text, type=FileRanks)
     except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
         raise TraceError(f"{path} is no whole part of a rank: {error}", hint) from error
 
 
 def known_ranks(folder: Path | None, path: Path, partial: bool) -> list[RankTrace] | None:
-    """The ranks of a file that is a part, or has one of it as it is now in the folder; else None."""
+    """Return the ranks of a file that is a part, or has one of it as it is now in the folder; else None."""
     if is_part(path):
         return list(read_part(path).ranks)
     if folder is None:
@@ -142,7 +145,10 @@ def _identity(source: Path) -> dict[str, Any]:
 
 
 def checked(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
-    """The ranks in order, and what a reader must know of the set. Raises TraceError where it is not one of one job."""
+    """Return the ranks in order, and what a reader must know of the set.
+
+    Raises TraceError where it is not one of one job.
+    """
     ordered = sorted(ranks, key=lambda item: item.rank)
     for one, two in itertools.pairwise(ordered):
         if one.rank == two.rank:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from molprof.analysis.ranks.exchanges import Clocks, Cost
+from molprof.analysis.ranks.exchanges import Cost, RankClocks
 from molprof.analysis.ranks.read import RankTrace
 from molprof.analysis.ranks.split import Activity, did
 
@@ -39,13 +39,14 @@ class Stretch:
 
     @property
     def wall_ns(self) -> int:
+        """The length of the span, ns."""
         return self.end_ns - self.start_ns
 
 
 def critical_stretches(
-    ranks: Sequence[RankTrace], costs: Sequence[Cost], clocks: Clocks, done: Mapping[int, Activity]
+    ranks: Sequence[RankTrace], costs: Sequence[Cost], clocks: RankClocks, done: Mapping[int, Activity]
 ) -> tuple[Stretch, ...]:
-    """The path in order of time; its stretches add up to the time from the first work of all ranks to the last.
+    """Return the path in order of time; its stretches add up to the time from the first work of all ranks to the last.
 
     A rank goes on when a collective has ended, and that when its last rank has begun: there the path goes over to that
     one. Not if the rank waited no longer than the clocks are sure of, or had other work then. Empty without collectives
@@ -83,7 +84,7 @@ def _last_rank(cost: Cost) -> int:
 
 
 def _last(costs: Sequence[Cost], rank: int, at: int, done: Activity, offset: int) -> Cost | None:
-    """The last collective before a moment that held the rank up."""
+    """Return the last collective before a moment that held the rank up."""
     for cost in reversed(costs):
         begun = cost.parts[_last_rank(cost)].start_ns
         if cost.parts[rank].end_ns <= at and begun < at:

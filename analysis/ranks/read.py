@@ -47,7 +47,7 @@ _LEAST_GAP_NS, _MOST_GAPS = 20_000, 2_000
 
 
 @dataclass(frozen=True)
-class Times:
+class DeviceTimes:
     """A row of `molprof_rank`: the times of one device, ns."""
 
     device: str
@@ -81,7 +81,7 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Work:
+class RankWork:
     """GPU work other than collectives, in order of start: columns of equal length."""
 
     starts_ns: list[int]
@@ -91,7 +91,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Step:
+class RankStep:
     """A step on the device: from its first work to the first work of the next step, the last to the end of all work."""
 
     name: str
@@ -118,10 +118,10 @@ class RankTrace:
     world_size: int | None = None
     backend: str | None = None
     problem: str | None  # where the file is damaged and only its whole part was read
-    times: tuple[Times, ...]  # by device
+    times: tuple[DeviceTimes, ...]  # by device
     collectives: tuple[Collective, ...]
-    work: Work
-    steps: tuple[Step, ...]  # one, named `recording`, where no step is annotated
+    work: RankWork
+    steps: tuple[RankStep, ...]  # one, named `recording`, where no step is annotated
     gaps: tuple[Gap, ...]  # the longest
     start_ns: int  # of its first GPU work
     end_ns: int  # of its last
@@ -131,7 +131,7 @@ class RankTrace:
 # {rank} is NULL unless the file is merged; then its devices are named after their rank too.
 _TIMES = Query(
     "rank_times",
-    f"SELECT SUBSTR(device, IFNULL(LENGTH({{rank}}) + 2, 1)), {', '.join(item.name for item in fields(Times)[1:])}"
+    f"SELECT SUBSTR(device, IFNULL(LENGTH({{rank}}) + 2, 1)), {', '.join(item.name for item in fields(DeviceTimes)[1:])}"
     " FROM molprof_rank WHERE rank IS {rank} ORDER BY device",
 )
 _COLLECTIVES = Query(
@@ -188,7 +188,7 @@ def workers_for(needed: Sequence[int]) -> int:
 
 
 def needed_bytes(path: Path) -> int:
-    """The memory that reading a file takes."""
+    """Return the memory that reading a file takes."""
     try:
         with path.open("rb") as file:
             packed = any(packing.magic.match(file.peek(4)) for packing in PACKINGS)
@@ -199,7 +199,10 @@ def needed_bytes(path: Path) -> int:
 
 
 def told_rank(path: Path) -> int | None:
-    """The rank that a trace names before its events, or a native one, which records none, by its name; else None."""
+    """Return the rank that a trace names before its events, or a native one, which records none, by its name.
+
+    Else None.
+    """
     head = head_of(path)
     if head == b"":
         return _named_rank(path)
@@ -208,14 +211,14 @@ def told_rank(path: Path) -> int | None:
 
 
 def _named_rank(path: Path) -> int | None:
-    """The rank that the name of a file tells, or of its folder; else None."""
+    """Return the rank that the name of a file tells, or of its folder; else None."""
     path = path.absolute()
     match = _NAME.search(path.name) or _NAME.search(path.parent.name)
     return int(match[1]) if match else None
 
 
 def ranks_of(engine: TraceProcessor, info: TraceInfo) -> list[RankTrace]:
-    """The rank of a loaded file, or the ranks of a merged one.
+    """Return the rank of a loaded file, or the ranks of a merged one.
 
     Raises TraceError if a file records no rank or a wrong one, or a rank has no GPU work; EngineError.
     """
@@ -257,7 +260,7 @@ def _rank_trace(engine: TraceProcessor, info: TraceInfo, where: str, **of: Any) 
     def rows(query: Query) -> Iterator[tuple[Any, ...]]:
         return zip(*(column.tolist() for column in ask(query).values()), strict=True)
 
-    times = tuple(Times(*row) for row in rows(_TIMES))
+    times = tuple(DeviceTimes(*row) for row in rows(_TIMES))
     if not times:
         raise TraceError(
             f"{info.path} holds no GPU work of rank {of['rank']}", hint="record with ProfilerActivity.CUDA"
@@ -265,7 +268,7 @@ def _rank_trace(engine: TraceProcessor, info: TraceInfo, where: str, **of: Any) 
     collectives = tuple(Collective(*row) for row in rows(_COLLECTIVES))
     columns, steps = ask(_WORK), ask(_STEPS)
     kinds, name_of = np.unique(columns["name"].astype(str), return_inverse=True)
-    work = Work(columns["start_ns"].tolist(), columns["end_ns"].tolist(), name_of.tolist(), kinds.tolist())
+    work = RankWork(columns["start_ns"].tolist(), columns["end_ns"].tolist(), name_of.tolist(), kinds.tolist())
     start = min([*work.starts_ns[:1], *(item.start_ns for item in collectives[:1])])
     end = max([*work.ends_ns, *(item.end_ns for item in collectives)])
     starts = list(accumulate(steps["start_ns"].tolist(), max))
@@ -275,7 +278,8 @@ def _rank_trace(engine: TraceProcessor, info: TraceInfo, where: str, **of: Any) 
         times=times,
         collectives=collectives,
         work=work,
-        steps=tuple(map(Step, steps["name"].tolist(), starts, [*starts[1:], end])) or (Step(_WHOLE, start, end),),
+        steps=tuple(map(RankStep, steps["name"].tolist(), starts, [*starts[1:], end]))
+        or (RankStep(_WHOLE, start, end),),
         gaps=tuple(_explained(rows(_GAPS), ask(_HOST))),
         start_ns=start,
         end_ns=end,
@@ -284,7 +288,7 @@ def _rank_trace(engine: TraceProcessor, info: TraceInfo, where: str, **of: Any) 
 
 
 def unknown_kernels(ranks: Sequence[RankTrace]) -> Iterator[str]:
-    """What counts as communication of the ranks, though only where it runs tells so."""
+    """Yield notes on kernels that count as communication only by where they run."""
     for rank in ranks:
         found = [item for item in rank.collectives if item.operation == PERHAPS]
         if found:

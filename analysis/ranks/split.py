@@ -54,11 +54,12 @@ class StepTimes:
 
     @property
     def wall_ns(self) -> int:
+        """The length of the step, ns."""
         return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True)
-class Check:
+class RankCheck:
     """Two figures of a rank that must be equal: one from Python, one from SQL."""
 
     rank: int
@@ -68,6 +69,7 @@ class Check:
 
     @property
     def holds(self) -> bool:
+        """True if both figures are equal."""
         return self.left_ns == self.right_ns
 
 
@@ -98,7 +100,7 @@ class Straggler:
 
 
 def activity(rank: RankTrace, compute: Union, costs: Sequence[Cost]) -> Activity:
-    """What a rank did when. Collectives that are not matched count as moving data."""
+    """Return what a rank did when. Collectives that are not matched count as moving data."""
     waits = {
         id(cost.exchange.kernels[rank.rank]): cost.parts[rank.rank].waiting_ns
         for cost in costs
@@ -112,7 +114,7 @@ def activity(rank: RankTrace, compute: Union, costs: Sequence[Cost]) -> Activity
 
 
 def step_times(rank: RankTrace, done: Activity) -> Iterator[StepTimes]:
-    """The steps of a rank, and what lies before the first: together all of its span."""
+    """Yield the steps of a rank, and what lies before the first: together all of its span."""
     spans = [(step.name, step.start_ns, step.end_ns) for step in rank.steps]
     if spans[0][1] > rank.start_ns:
         spans.insert(0, (OUTSIDE, rank.start_ns, spans[0][1]))
@@ -134,8 +136,8 @@ def step_times(rank: RankTrace, done: Activity) -> Iterator[StepTimes]:
         seen[name] += 1
 
 
-def checks(rank: RankTrace, steps: Sequence[StepTimes]) -> Iterator[Check]:
-    """Sums over the steps of a rank against what SQL counted for its device."""
+def checks(rank: RankTrace, steps: Sequence[StepTimes]) -> Iterator[RankCheck]:
+    """Yield the sums over the steps of a rank against what SQL counted for its device."""
     if len(rank.times) != 1:
         return
     (times,) = rank.times
@@ -147,16 +149,19 @@ def checks(rank: RankTrace, steps: Sequence[StepTimes]) -> Iterator[Check]:
         ("hidden communication", times.hidden_ns, "hidden_ns"),
     ):
         left = sum(getattr(step, name) for step in steps for name in names)
-        yield Check(rank.rank, f"{text}, summed over steps and as SQL counts it", left, right)
+        yield RankCheck(rank.rank, f"{text}, summed over steps and as SQL counts it", left, right)
     for step in steps:
         parts = step.compute_ns + step.exposed_ns + step.waiting_ns + step.idle_ns
-        yield Check(rank.rank, f"{step.name}: wall time and its parts", step.wall_ns, parts)
+        yield RankCheck(rank.rank, f"{step.name}: wall time and its parts", step.wall_ns, parts)
 
 
 def stragglers(
     step: Sequence[StepTimes], costs: Sequence[Cost], traces: Mapping[int, RankTrace], done: Mapping[int, Activity]
 ) -> Iterator[Straggler]:
-    """The ranks for which the others waited in a step, the latest first: that one, and each of LEAST_WAITED or more."""
+    """Yield the ranks for which the others waited in a step, the latest first.
+
+    That one, and each of LEAST_WAITED or more.
+    """
     spans = {item.rank: item for item in step}
 
     def is_inside(cost: Cost) -> bool:

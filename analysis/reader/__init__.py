@@ -59,16 +59,16 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
 
 def path_text(path: object) -> str:
-    """A path as people read it."""
+    """Return a path as people read it."""
     return "standard input" if str(path) == STDIN else remote_text(path)
 
 
 def long_names_text(count: int) -> str:
-    """What readers must know of `TraceInfo.long_names`."""
+    """Return what readers must know of `TraceInfo.long_names`."""
     return f"{counted(count, 'name')} of more than 65,536 characters: the beginning, the length and a hash are read"
 
 
-class Clock(Struct, frozen=True):
+class ClockTicks(Struct, frozen=True):
     """What the times of the GPU's work, or of the host's operators and calls, are multiples of."""
 
     step_ns: int  # of starts and lengths; 1 where they are too few to tell
@@ -83,8 +83,8 @@ class Condition(Struct, frozen=True):
     """The state of a file, as its events and times tell it."""
 
     has_span: bool = False  # the profiler's own, which torch writes behind all else
-    gpu: Clock | None = None  # None: no such events
-    host: Clock | None = None
+    gpu: ClockTicks | None = None  # None: no such events
+    host: ClockTicks | None = None
 
 
 class TraceInfo(Struct, frozen=True):

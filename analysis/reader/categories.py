@@ -49,7 +49,7 @@ def is_renamed(category: object) -> bool:
 
 
 def fed_category(category: str | None, phase: str | None, name: str | None) -> str | None:
-    """The category under which the engine gets events: the one that SQL reads, unless they are not complete."""
+    """Return the category under which the engine gets events: the one that SQL reads, unless they are not complete."""
     if category is None:
         return None
     if category in _READ_AS:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from molprof.analysis.facts import GPU_CALLS, GPU_WORK
-from molprof.analysis.reader import Clock, Condition
-from molprof.analysis.reader.survey import Survey
+from molprof.analysis.reader import ClockTicks, Condition
+from molprof.analysis.reader.survey import SurveyedTrace
 
 _HOST = ("cpu_op", "user_annotation", *GPU_CALLS)
 # Fewer times are multiples of a large number by chance.
@@ -17,13 +17,13 @@ _LEAST_TIMES = 20
 _FIRST = 64
 
 
-def condition(found: Survey) -> Condition:
-    """The state of a file that was surveyed."""
+def condition(found: SurveyedTrace) -> Condition:
+    """Return the state of a file that was surveyed."""
     has_span = any(label.phase == "X" and label.category == "Trace" for label in found.labels)
     return Condition(has_span, _clock(found, GPU_WORK), _clock(found, _HOST))
 
 
-def _clock(found: Survey, categories: tuple[str, ...]) -> Clock | None:
+def _clock(found: SurveyedTrace, categories: tuple[str, ...]) -> ClockTicks | None:
     mine = found.has_label(label.phase == "X" and label.category in categories for label in found.labels)
     starts_ns, durations_ns = found.starts_ns[mine], found.durations_ns[mine]
     if not len(starts_ns):
@@ -33,7 +33,7 @@ def _clock(found: Survey, categories: tuple[str, ...]) -> Clock | None:
         step = 1, 1, False
     elif step[1] > 1:
         step = _step(starts_ns, durations_ns, found.origin_ns)
-    return Clock(*step, len(starts_ns), int(durations_ns.sum()), int((durations_ns == 0).sum()))
+    return ClockTicks(*step, len(starts_ns), int(durations_ns.sum()), int((durations_ns == 0).sum()))
 
 
 def _step(starts_ns: np.ndarray, durations_ns: np.ndarray, origin_ns: int) -> tuple[int, int, bool]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from molprof.analysis.reader.part import WRONG_TEXT, Part, WrongEventError
+from molprof.analysis.reader.part import WRONG_TEXT, TracePart, WrongEventError
 from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import GIVE_HINT
 from molprof.common.errors import TraceError
@@ -65,7 +65,7 @@ class Cursor:
         return self.before + self.at
 
     def peek(self) -> bytes:
-        """The next byte that is not a space, which stays unread; empty at the end."""
+        """Return the next byte that is not a space, which stays unread; empty at the end."""
         while True:
             match = _SPACE.match(self.data, self.at)
             assert match is not None
@@ -76,13 +76,13 @@ class Cursor:
                 return b""
 
     def take(self, wanted: bytes, missing: str) -> None:
-        """Reads the next byte that is not a space. Raises TraceError with `missing` where it is not `wanted`."""
+        """Read the next byte that is not a space. Raises TraceError with `missing` where it is not `wanted`."""
         if self.peek() != wanted:
             raise self.error(missing)
         self.at += 1
 
     def more(self) -> bool:
-        """Reads on, twice the rest so that long values stay linear. Drops what was read; False at the end."""
+        """Read on, twice the rest so that long values stay linear. Drops what was read; False at the end."""
         rest = self.data[self.at :]
         self.before += self.at
         self.at = 0
@@ -103,21 +103,21 @@ class Cursor:
         return True
 
     def back(self, texts: Sequence[bytes | memoryview]) -> None:
-        """Takes what is before `at` back."""
+        """Take what is before `at` back."""
         taken = b"".join(texts)
         self.before += self.at - len(taken)
         self.data = b"".join([taken, memoryview(self.data)[self.at :]])
         self.at = 0
 
     def need_more(self, where: str) -> None:
-        """Reads on where the text must. Raises TraceError at its end, and for a value that is too long."""
+        """Read on where the text must. Raises TraceError at its end, and for a value that is too long."""
         if len(self.data) - self.at > MAX_VALUE_BYTES:
             raise self.error(f"has a value of more than {MAX_VALUE_BYTES} bytes, {where}")
         if not self.more():
             raise self.error(f"is truncated {where}", position=len(self.data))
 
     def _chunk(self) -> bytes:
-        """The next chunk; empty at the end."""
+        """Return the next chunk; empty at the end."""
         try:
             return next(self._chunks, b"")
         except TraceError as error:
@@ -128,14 +128,14 @@ class Cursor:
             return b""
 
     def error(self, what: str, position: int | None = None, hint: str | None = _PARTIAL_HINT) -> TraceError:
-        """An error at a position in `data`, or what cut the text short."""
+        """Return an error at a position in `data`, or what cut the text short."""
         if self.problem is not None:
             return self.problem
         place = self.before + (self.at if position is None else position)
         return TraceError(f"{self._name} {what} (byte {place} of the text, after {self.events} events)", hint=hint)
 
 
-class Document(Cursor):
+class TracePass(Cursor):
     """One pass over a trace: `chunks` of its text, whose events are read by `pieces`.
 
     After `parts`, `keys` holds the other top-level keys, decoded. With partial=True, damage ends the events, and
@@ -148,8 +148,8 @@ class Document(Cursor):
         self._pieces = pieces
         self._separators: list[bytes] = []
 
-    def parts(self) -> Iterator[Part]:
-        """The parts in file order. Raises TraceError with the byte of the damage, and what `read` raises."""
+    def parts(self) -> Iterator[TracePart]:
+        """Yield the parts in file order. Raises TraceError with the byte of the damage, and what `read` raises."""
         try:
             yield from self._document()
         except WrongEventError as error:
@@ -164,7 +164,7 @@ class Document(Cursor):
                 raise TraceError(f"{error}: there is nothing before the damage", hint=_RECORD_HINT) from error
             self.problem = error
 
-    def _document(self) -> Iterator[Part]:
+    def _document(self) -> Iterator[TracePart]:
         first = self.peek()
         if first == _BYTE_ORDER_MARK[:1] and self.data.startswith(_BYTE_ORDER_MARK, self.at):
             self.at += len(_BYTE_ORDER_MARK)
@@ -184,7 +184,7 @@ class Document(Cursor):
         if self.peek():
             raise self.error("has more text after the end of the JSON value")
 
-    def _members(self) -> Iterator[Part]:
+    def _members(self) -> Iterator[TracePart]:
         found = False
         more = self.peek() != b"}"
         if not more:
@@ -222,7 +222,7 @@ class Document(Cursor):
         return key
 
     def _value(self, key: str) -> Any:
-        """The value at hand, decoded; it is small next to the events."""
+        """Return the value at hand, decoded; it is small next to the events."""
         self.peek()
         shown = shortened(repr(key))
         while (end := self._value_end()) is None:
@@ -262,8 +262,11 @@ class Document(Cursor):
                 return begin + place + 1
         return None
 
-    def _array(self) -> Iterator[Part]:
-        """The parts from behind `[` to behind `]`. Raises TraceError, and what `read` raises for a whole event."""
+    def _array(self) -> Iterator[TracePart]:
+        """Yield the parts from behind `[` to behind `]`.
+
+        Raises TraceError, and what `read` raises for a whole event.
+        """
         if self.peek() == b"]":
             self.at += 1
             return
@@ -281,14 +284,14 @@ class Document(Cursor):
             if self.peek() == b"]":
                 raise self.error("is malformed: no event after ','")
 
-    def _blocks(self) -> Iterator[Part]:
+    def _blocks(self) -> Iterator[TracePart]:
         begin = self.place
         if self._separators:
             yield from self._ahead()
         if self.place == begin:
             yield from self._counted_block()
 
-    def _ahead(self) -> Iterator[Part]:
+    def _ahead(self) -> Iterator[TracePart]:
         """Parts of whole events, until what looked like a place between two events is none."""
         given: deque[tuple[memoryview, int]] = deque()  # what is read, as `_next_piece` gives it
         behind = memoryview(b"")  # what separates the last part from the next
@@ -311,7 +314,7 @@ class Document(Cursor):
                 yield part
 
     def _next_piece(self) -> tuple[memoryview, int] | None:
-        """The next whole events at hand: their text up to the next event, and its length without what separates.
+        """Return the next whole events at hand: their text up to the next event, and its length without what separates.
 
         It ends at a place that looks like one between two events. JSON is read from left to right, so it decodes only
         if it is nothing but whole events; a brace inside a string fails.
@@ -328,7 +331,10 @@ class Document(Cursor):
         return memoryview(self.data)[begin : self.at], place + 1 - begin
 
     def _across(self) -> tuple[memoryview, int] | None:
-        """The same where a chunk ends within an event: the piece is copied, the rest of the next chunk is not."""
+        """Return the same where a chunk ends within an event.
+
+        The piece is copied, the rest of the next chunk is not.
+        """
         rest = memoryview(self.data)[self.at :]
         if not self.turn():
             return None
@@ -349,8 +355,8 @@ class Document(Cursor):
                 found, last = place, separator
         return found, last
 
-    def _counted_block(self) -> list[Part]:
-        """The next whole events, found by counting brackets: for any layout, and at the end of the array."""
+    def _counted_block(self) -> list[TracePart]:
+        """Return the next whole events, found by counting brackets: for any layout, and at the end of the array."""
         # Counting is slow. A few events are enough to learn the layout.
         limit = len(self.data) if self._separators else self.at + _LEARN_BYTES
         where = f"inside event {self.events + 1}"
@@ -398,9 +404,12 @@ class Document(Cursor):
         separators = (_SEPARATOR.match(self.data, end - 1) for end in reversed(ends))
         return ends, next((match[0] for match in separators if match), None), closing
 
-    def _until_wrong(self, ends: list[int], error: Exception) -> tuple[list[Part], int]:
-        """The events before the first that does not decode, and their end. Raises TraceError if it is the first."""
-        parts: list[Part] = []
+    def _until_wrong(self, ends: list[int], error: Exception) -> tuple[list[TracePart], int]:
+        """Return the events before the first that does not decode, and their end.
+
+        Raises TraceError if it is the first.
+        """
+        parts: list[TracePart] = []
         start = self.at
         for end in ends:
             piece = self.data[start:end].lstrip(_SPACES)
@@ -438,7 +447,7 @@ def _without_escapes(text: bytes, begin: int, limit: int) -> Iterator[tuple[int,
 
 
 def _reason_of(error: Exception) -> str:
-    """What is wrong with text that did not decode."""
+    """Return what is wrong with text that did not decode."""
     if isinstance(error, UnicodeDecodeError):
         return f"invalid UTF-8, {error.reason}"
     if isinstance(error, RecursionError):

@@ -95,7 +95,7 @@ class BriefEvent(Event, omit_defaults=True, gc=False):
     args: NeededArgs | msgspec.UnsetType | None = msgspec.UNSET  # type: ignore[valid-type,assignment]
 
 
-class _Marks(dict[str | None, bool]):
+class _MarkNames(dict[str | None, bool]):
     """Whether a Python function marks a phase (molprof.phase_marks or molprof's), or the recording's end, by name."""
 
     def __missing__(self, name: str | None) -> bool:
@@ -107,7 +107,7 @@ class _Marks(dict[str | None, bool]):
 
 # A program has some thousands.
 _MOST_FUNCTIONS = 100_000
-is_mark = _Marks().__getitem__
+is_mark = _MarkNames().__getitem__
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -118,7 +118,7 @@ class Wanted(msgspec.Struct, frozen=True):
     most_stacks: int | None = None  # with more Python stacks than so many, none are needed
 
     def chosen(self, events: list[Event]) -> list[Event]:
-        """The events that the engine gets."""
+        """Return the events that the engine gets."""
         if not self.stacks:
             events = [event for event in events if event.cat != STACK_CATEGORY or is_mark(event.name)]
         if self.all_args:
@@ -147,14 +147,20 @@ _needed_args: Any = msgspec.json.Decoder(NeededArgs | None, float_hook=exact_flo
 
 
 def needed_of(category: str | None) -> Collection[str] | None:
-    """The args of slices and instants of a category that the engine gets, where not all are wanted; None for all."""
+    """Return the args of slices and instants of a category that the engine gets, where not all are wanted.
+
+    None for all.
+    """
     if category == OPERATOR_CATEGORY:
         return SIZE_ARGS[:1]
     return None if category in WHOLE_CATEGORIES else () if category in ARGLESS_CATEGORIES else _NEEDED_NAMES
 
 
 def decode_brief(text: bytes) -> list[Any]:
-    """The events without args that no module reads; args of counters and of molprof's own tracks are copied as text."""
+    """Return the events without args that no module reads.
+
+    Args of counters and of molprof's own tracks are copied as text.
+    """
     if _COUNTER in text or (b'"molprof.' in text and any(mark in text for mark in _WHOLE_MARKS)):
         events: list[Any] = [_shortened(event) for event in decode_whole(text)]
     else:
@@ -205,7 +211,7 @@ _encode = msgspec.json.encode
 
 
 def usable_args(category: str | None, name: str | None, text: bytes) -> bytes:
-    """The args of a kind of event, as JSON text.
+    """Return the args of a kind of event, as JSON text.
 
     The engine would read `true` as 1 and an array as nothing: where SQL expects a number or a text, both become text.
     Arrays of sizes become objects (`{"0": {"0": 2048}}`): `compact` takes those. An array of more than MOST_CHARACTERS
@@ -228,5 +234,5 @@ def usable_args(category: str | None, name: str | None, text: bytes) -> bytes:
 
 
 def _numbered(value: Any) -> Any:
-    """The value with arrays as objects whose keys are places."""
+    """Return the value with arrays as objects whose keys are places."""
     return {str(place): _numbered(item) for place, item in enumerate(value)} if isinstance(value, list) else value

@@ -20,10 +20,10 @@ import numpy as np
 from molprof.analysis.facts.gpu_slices import NO_NUMBER
 from molprof.analysis.facts.slices import FedSlices, without_tracks
 from molprof.analysis.reader.events import FLOW_PHASES, NUMBERS
-from molprof.analysis.reader.part import Label
-from molprof.analysis.reader.places import HOME_TID, Places, find_places
+from molprof.analysis.reader.part import EventLabel
+from molprof.analysis.reader.places import HOME_TID, TrackTargets, find_places
 from molprof.analysis.reader.source import ahead
-from molprof.analysis.reader.survey import Survey
+from molprof.analysis.reader.survey import SurveyedTrace
 from molprof.analysis.reader.text import exact_float, plain_lines, plain_text
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.protocol import message
@@ -59,9 +59,9 @@ _decode_args = msgspec.json.Decoder(dict[str, Any], float_hook=exact_float).deco
 
 
 def feed_events(
-    engine: TraceProcessor, found: Survey, copied: Callable[[bytes], object] | None = None, numbers: bool = True
-) -> Places:
-    """Feeds what the survey found, frees its arrays and drafts, and tells where its tracks are. Raises EngineError.
+    engine: TraceProcessor, found: SurveyedTrace, copied: Callable[[bytes], object] | None = None, numbers: bool = True
+) -> TrackTargets:
+    """Feed what the survey found, frees its arrays and drafts, and tell where its tracks are. Raises EngineError.
 
     copied: called with each piece of JSON that is fed; then nothing else is. numbers: feed correlation numbers where
     facts have them too.
@@ -87,8 +87,8 @@ def feed_events(
     return places
 
 
-def _fed_slices(found: Survey, places: Places) -> FedSlices:
-    """The slices in the order in which the compact format has them: each event is one."""
+def _fed_slices(found: SurveyedTrace, places: TrackTargets) -> FedSlices:
+    """Return the slices in the order in which the compact format has them: each event is one."""
     order = found.order
     ts = found.starts_ns[order]
     ids = list(zip(places.pids.tolist(), places.tids.tolist(), strict=True))
@@ -110,14 +110,14 @@ def _fed_slices(found: Survey, places: Places) -> FedSlices:
     )
 
 
-def fits(found: Survey, places: Places) -> bool:
+def fits(found: SurveyedTrace, places: TrackTargets) -> bool:
     """Whether the format can hold all events: it has no counters, and no separate begin and end without names."""
     texts = itertools.chain(places.names.values(), *((label.name, label.category) for label in found.labels))
     fit = all(len(text or "") <= _MAX_NAME_BYTES // 4 for text in texts)
     return fit and not found.drafts and all(map(_label_fits, found.labels))
 
 
-def _label_fits(label: Label) -> bool:
+def _label_fits(label: EventLabel) -> bool:
     wide = label.phase != "X" and label.more in _WIDE_SCOPES
     if label.phase not in ("X", "i", "I", "R") or (label.more and not wide) or len(label.args) > _MAX_ARGS_BYTES:
         return False
@@ -128,8 +128,8 @@ def _label_fits(label: Label) -> bool:
     return len(args) <= _MAX_ARGS and not any(isinstance(value, list) for value in args)
 
 
-def compact_chunks(found: Survey, places: Places, numbers: bool = True) -> Iterator[bytes]:
-    """The trace for the engine by start, the longer event first: the engine nests slices in this order.
+def compact_chunks(found: SurveyedTrace, places: TrackTargets, numbers: bool = True) -> Iterator[bytes]:
+    """Yield the trace for the engine by start, the longer event first: the engine nests slices in this order.
 
     numbers: with correlation numbers. These make most sets of args differ: without them the engine takes three quarters
     of the time and memory.
@@ -154,8 +154,10 @@ def _pause(ts: int) -> bytes:
     return _words(_BLOB | 1 + len(words) // 8 << 4 | len(packet) << 32 | _PERFETTO_BLOB << 48) + words
 
 
-def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray, with_numbers: bool) -> bytes:
-    """The records of some events: templates of their kinds, with times, places and numbers filled in."""
+def _records(
+    found: SurveyedTrace, places: TrackTargets, texts: _Texts, events: np.ndarray, with_numbers: bool
+) -> bytes:
+    """Return the records of some events: templates of their kinds, with times, places and numbers filled in."""
     labels = found.label_of[events]
     numbers = found.correlations[events]
     has_number = (numbers != NO_NUMBER) & with_numbers
@@ -194,8 +196,8 @@ def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray, w
     return b"".join([*new_texts, words.tobytes()])
 
 
-def _template(label: Label, has_number: bool, home: int, texts: _Texts) -> np.ndarray:
-    """The words of an event, int64, with 0 for what differs between events of one kind."""
+def _template(label: EventLabel, has_number: bool, home: int, texts: _Texts) -> np.ndarray:
+    """Return the words of an event, int64, with 0 for what differs between events of one kind."""
     args = [_arg("args.correlation", 0, texts)] if has_number else []
     given = _decode_args(label.args)
     if "device" in given and given["device"] is None:
@@ -246,7 +248,7 @@ class _Texts(dict[str, int]):
     """Numbers for the texts that the engine knows at a place of the trace."""
 
     def begin(self, most: int) -> list[bytes]:
-        """Makes room for `most` new texts; returns the list to which their records will be added."""
+        """Make room for `most` new texts; returns the list to which their records will be added."""
         if len(self) + most > _MAX_TEXTS:
             self.clear()
         self[""] = 0
@@ -261,8 +263,8 @@ class _Texts(dict[str, int]):
         return number
 
 
-def _named(places: Places, texts: _Texts) -> bytes:
-    """The records that name processes and threads."""
+def _named(places: TrackTargets, texts: _Texts) -> bytes:
+    """Return the records that name processes and threads."""
     chunks = []
     for (pid, tid), text in places.names.items():
         records = texts.begin(2)
@@ -284,7 +286,7 @@ def _words(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}Q", *values)
 
 
-def json_chunks(*traces: tuple[Survey, Places]) -> Iterator[bytes]:
+def json_chunks(*traces: tuple[SurveyedTrace, TrackTargets]) -> Iterator[bytes]:
     """Traces as one in Chrome JSON, times in us from the earliest event. Frees their drafts."""
     opening = b'{"traceEvents":['
     for found, places in traces:
@@ -295,8 +297,8 @@ def json_chunks(*traces: tuple[Survey, Places]) -> Iterator[bytes]:
     yield CLOSING
 
 
-def _events(found: Survey, places: Places) -> Iterator[bytes]:
-    """The events, without what stands before the first and behind the last."""
+def _events(found: SurveyedTrace, places: TrackTargets) -> Iterator[bytes]:
+    """Yield the events, without what stands before the first and behind the last."""
     # An event is written as its track's head, its times and its draft.
     ids = zip(places.pids.tolist(), places.tids.tolist(), strict=True)
     heads = [b'},{"pid":%d,"tid":%d,"ts":' % pair for pair in ids]
@@ -318,7 +320,7 @@ def _events(found: Survey, places: Places) -> Iterator[bytes]:
     yield b"}"
 
 
-def _drafts(found: Survey) -> Iterator[list[bytes]]:
+def _drafts(found: SurveyedTrace) -> Iterator[list[bytes]]:
     """Drafts of events that their labels describe."""
     lines = []
     for label in found.labels:
@@ -341,9 +343,14 @@ def _drafts(found: Survey) -> Iterator[list[bytes]]:
 
 
 def _filled(
-    drafts: list[bytes], heads: list[bytes], complete: np.ndarray, found: Survey, places: Places, span: slice
+    drafts: list[bytes],
+    heads: list[bytes],
+    complete: np.ndarray,
+    found: SurveyedTrace,
+    places: TrackTargets,
+    span: slice,
 ) -> bytes:
-    """The events of one block with their times and places."""
+    """Return the events of one block with their times and places."""
     tracks = found.tracks[span]
     heads = [heads[track] for track in tracks.tolist()]
     durations = _texts_us(found.durations_ns[span])
@@ -362,8 +369,8 @@ def _texts_us(times_ns: np.ndarray) -> list[bytes]:
     return _encode((times_ns / 1000).tolist())[1:-1].split(b",")
 
 
-def _move(drafts: list[bytes], heads: list[bytes], found: Survey, places: Places, span: slice) -> None:
-    """Puts slices of a block on their lanes, and the flow events that belong to them."""
+def _move(drafts: list[bytes], heads: list[bytes], found: SurveyedTrace, places: TrackTargets, span: slice) -> None:
+    """Put slices of a block on their lanes, and the flow events that belong to them."""
     tracks, starts_ns, lanes = found.tracks[span], found.starts_ns[span], found.lanes[span].copy()
     for position in np.flatnonzero(lanes).tolist():
         drafts[position] = _with_home(drafts[position], int(places.tids[tracks[position]]))
@@ -378,7 +385,7 @@ def _move(drafts: list[bytes], heads: list[bytes], found: Survey, places: Places
 
 
 def _with_home(draft: bytes, tid: int) -> bytes:
-    """The draft with the tid of its own track among its args."""
+    """Return the draft with the tid of its own track among its args."""
     event = msgspec.json.decode(b"{" + draft + b"}", type=dict[str, msgspec.Raw])
     home = b'"%b":%d' % (HOME_TID.encode(), tid)
     args = bytes(event.get("args", b"")).strip()

@@ -16,15 +16,15 @@ from msgspec import structs
 from molprof.analysis.facts.stacks import MOST_STACK_EVENTS, MOST_TEXT_BYTES, Stacks
 from molprof.analysis.reader import Reading, TraceInfo, path_text
 from molprof.analysis.reader.condition import condition
-from molprof.analysis.reader.document import Document
+from molprof.analysis.reader.document import TracePass
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted, needed_of
 from molprof.analysis.reader.feeding import feed_events
-from molprof.analysis.reader.part import Part, PartReader
+from molprof.analysis.reader.part import PartReader, TracePart
 from molprof.analysis.reader.pieces import Pieces, SecondReader
-from molprof.analysis.reader.places import Places
+from molprof.analysis.reader.places import TrackTargets
 from molprof.analysis.reader.remote import remote_text
-from molprof.analysis.reader.source import MEMORY_HINT, Source, open_source
-from molprof.analysis.reader.survey import EXPORT_KEY, Survey, shown_category, survey
+from molprof.analysis.reader.source import MEMORY_HINT, TraceSource, open_source
+from molprof.analysis.reader.survey import EXPORT_KEY, SurveyedTrace, shown_category, survey
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import EngineError, TraceError
 from molprof.common.manifest import INCOMPLETE_KEY
@@ -55,7 +55,7 @@ def load_trace(
     copied: Callable[[bytes], object] | None = None,
     **how: Any,
 ) -> TraceInfo:
-    """Feeds a trace (Chrome JSON or Perfetto's own, plain, gzip or zstd, by content) to an engine that holds none.
+    """Feed a trace (Chrome JSON or Perfetto's own, plain, gzip or zstd, by content) to an engine that holds none.
 
     path: `-` for standard input. engine: an engine, or what makes one, given whether it must hold more than 4 GiB.
     reading: if None, with Python stacks. how: its fields that differ. all_args: keep all args, flow events and memory
@@ -121,23 +121,23 @@ def load_trace(
 
 
 def survey_source(
-    source: Source, wanted: Wanted, partial: bool, processes: int | None = None, event_bytes: int = 0
-) -> tuple[Document, Survey]:
-    """Reads a trace to its end, as long as its events fit into memory with `event_bytes` each.
+    source: TraceSource, wanted: Wanted, partial: bool, processes: int | None = None, event_bytes: int = 0
+) -> tuple[TracePass, SurveyedTrace]:
+    """Read a trace to its end, as long as its events fit into memory with `event_bytes` each.
 
     The other arguments and errors are those of `load_trace`.
     """
     shared = source.is_long and (processes or processors()) > 1 and can_copy()
     reader = PartReader(wanted)
     with closing(Pieces(reader.read, SecondReader(wanted) if shared else None)) as pieces:
-        document = Document(source.name, source.blocks, pieces, partial)
+        document = TracePass(source.name, source.blocks, pieces, partial)
         parts = _that_fit(document.parts(), source.name, event_bytes)
         if wanted.most_stacks is not None:
             parts = _without_many_stacks(parts, wanted.most_stacks, (reader, pieces))
         return document, survey(parts, source.name, wanted.most_stacks, document.keys)
 
 
-def _that_fit(parts: Iterable[Part], name: str, event_bytes: int) -> Iterator[Part]:
+def _that_fit(parts: Iterable[TracePart], name: str, event_bytes: int) -> Iterator[TracePart]:
     events = looked = 0
     for part in parts:
         events += len(part.starts)
@@ -147,8 +147,10 @@ def _that_fit(parts: Iterable[Part], name: str, event_bytes: int) -> Iterator[Pa
         yield part
 
 
-def _without_many_stacks(parts: Iterable[Part], most: int, readers: tuple[PartReader, Pieces]) -> Iterator[Part]:
-    """The parts; behind so many stacks, no more are read."""
+def _without_many_stacks(
+    parts: Iterable[TracePart], most: int, readers: tuple[PartReader, Pieces]
+) -> Iterator[TracePart]:
+    """Yield the parts; behind so many stacks, no more are read."""
     stacks, are_left_out = 0, False
     for part in parts:
         stacks += part.kept_stacks
@@ -159,7 +161,7 @@ def _without_many_stacks(parts: Iterable[Part], most: int, readers: tuple[PartRe
         yield part
 
 
-def _stacks(found: Survey, places: Places) -> Stacks:
+def _stacks(found: SurveyedTrace, places: TrackTargets) -> Stacks:
     names, tracks, starts, ends = found.stacks
     threads = list(zip(places.pids.tolist(), places.tids.tolist(), strict=True))
     numbers = {thread: number for number, thread in enumerate(dict.fromkeys(threads))}
@@ -204,7 +206,7 @@ def checked(engine: TraceProcessor, info: TraceInfo) -> TraceInfo:
 
 
 def check_query(info: TraceInfo) -> str:
-    """What `checked` asks first: all slices, the sum of their times in ns, and the slices of each category."""
+    """Return the query of `checked`: all slices, the sum of their times in ns, and the slices of each category."""
     # The engine counts the rows of one text without reading them.
     names = (name.replace("'", "''") for name in _counted(info))
     counts = [f"(SELECT COUNT() FROM slice WHERE category = '{name}')" for name in names]

@@ -48,14 +48,17 @@ LIMIT 1
 
 
 def kept_key(path: str | os.PathLike[str], native_path: str | None, *options: object) -> str | None:
-    """The key of the file at `path`, loaded with `options`; None of a stream, and for a native trace processor."""
+    """Return the key of the file at `path`, loaded with `options`.
+
+    None of a stream, and for a native trace processor.
+    """
     if is_stream(path) or native_path or os.environ.get(NATIVE_PATH_VARIABLE):
         return None
     return cache_key((Path(path),), engine_version(), *options)
 
 
 def _read_kept(key: str, path: str | os.PathLike[str]) -> tuple[TraceInfo, memoryview] | None:
-    """What is known of the file at `path`, and the state for `open_engine`; None if it is not kept."""
+    """Return the info of the file at `path`, and the state for `open_engine`; None if it is not kept."""
     content = read_entry(_FOLDER, key, _checksum)
     if content is None:
         return None
@@ -78,7 +81,7 @@ def open_trace(
     beside: list[Stacks] | None = None,
     **how: Any,
 ) -> Generator[tuple[TraceProcessor, TraceInfo], None, None]:
-    """An engine with the trace at `path` and the SQL package, and what is known of it: see `load_trace`, `open_engine`.
+    """Open an engine with the trace at `path` and the SQL package, with its info: see `load_trace`, `open_engine`.
 
     reading: if None, with Python stacks. how: its fields that differ. beside: see `load_trace`; none is kept then.
     """
@@ -110,7 +113,7 @@ def open_trace(
 
 @contextmanager
 def values_named(engine: TraceProcessor, path: str | os.PathLike[str]) -> Generator[None, None, None]:
-    """A value that the block's queries, all of the package's own SQL, cannot use is a TraceError that names it."""
+    """Raise TraceError, with its name, for a value that the block's own queries cannot use."""
     try:
         yield
     except QueryError as error:

@@ -117,8 +117,8 @@ class QuickDecoder:
         self._trust = _PATIENCE
         self._pause = 0
 
-    def decode(self, text: bytes | memoryview) -> tuple[Part, list[Any], bytes] | None:
-        """A part with counts alone, the events that are kept, and of each a place in `categories`.
+    def decode(self, text: bytes | memoryview) -> tuple[TracePart, list[Any], bytes] | None:
+        """Return a part with counts alone, the events that are kept, and of each a place in `categories`.
 
         Raises what is in WRONG_TEXT.
         """
@@ -143,13 +143,13 @@ class QuickDecoder:
             codes = changed.tobytes()
         events = list(compress(decoded, codes.translate(_IS_KEPT)))
         categories = codes.translate(None, delete=_LEFT_OUT)
-        part = Part(len(decoded), codes.count(_STACKS), codes.count(_MEMORIES))
+        part = TracePart(len(decoded), codes.count(_STACKS), codes.count(_MEMORIES))
         if self._stacks and STACK_CATEGORY in self.categories:
             part.kept_stacks = categories.count(self.categories.index(STACK_CATEGORY))
         return part, events, categories
 
     def _find_marks(self) -> None:
-        """Decodes Python stacks whole from now on."""
+        """Decode Python stacks whole from now on."""
         self._marks = True
         self.categories.append(STACK_CATEGORY)
         self._types[STACK_CATEGORY] = kind = _type(STACK_CATEGORY, _KEPT)
@@ -161,7 +161,7 @@ class QuickDecoder:
         self._decode = msgspec.json.Decoder(list[union], float_hook=exact_float).decode  # type: ignore[valid-type]
 
     def learn(self, events: Iterable[Event]) -> None:
-        """Adds the categories of events that this decoder could not decode."""
+        """Add the categories of events that this decoder could not decode."""
         self._trust -= 1
         if self._trust < 0:
             self._pause = _PAUSE
@@ -202,7 +202,7 @@ def _type(category: str, fields: list[Any]) -> Any:
 _NO_CATEGORY = _type("molprof: no category", _FLOW)
 
 
-class Label(NamedTuple):
+class EventLabel(NamedTuple):
     """What many events have in common; of events kept as text only category and phase."""
 
     category: str | None
@@ -216,7 +216,7 @@ class Label(NamedTuple):
 Kind = tuple[str | None, str | None, str | None, Id, Id, bytes, bytes]
 
 
-class Part(msgspec.Struct):
+class TracePart(msgspec.Struct):
     """One block of events. The arrays have an entry per event that is fed."""
 
     events: int  # all of the block
@@ -245,7 +245,7 @@ class WrongEventError(Exception):
         self.number = number
 
     def message(self, events: int) -> str:
-        """The text of the error, where `events` came before its block."""
+        """Return the text of the error, where `events` came before its block."""
         if self.event is None:
             return f"an event after event {events} {self.reason}"
         return f"event {events + self.number}, {shortened(repr(self.event.name))} (ph {self.event.ph!r}), {self.reason}"
@@ -264,8 +264,10 @@ class PartReader:
         self._quick = QuickDecoder(wanted.stacks)
         self.kinds = numbered()
 
-    def read(self, text: bytes | memoryview) -> Part:
-        """The part of a JSON array of events. Raises WrongEventError, or one of WRONG_TEXT if it does not decode.
+    def read(self, text: bytes | memoryview) -> TracePart:
+        """Return the part of a JSON array of events.
+
+        Raises WrongEventError, or one of WRONG_TEXT if it does not decode.
 
         The memory of `text` may be used again afterwards.
         """
@@ -290,8 +292,8 @@ class PartReader:
     def _numbered(self, kinds: Iterable[Any], count: int) -> np.ndarray:
         return np.fromiter(map(self.kinds.__getitem__, kinds), dtype=np.int32, count=count)
 
-    def _quick_part(self, part: Part, events: list[Any], categories: bytes) -> Part | None:
-        """The part with the common events of a block; None where an event is of another kind."""
+    def _quick_part(self, part: TracePart, events: list[Any], categories: bytes) -> TracePart | None:
+        """Return the part with the common events of a block; None where an event is of another kind."""
         if not events:
             return part
         # Types without args are shorter.
@@ -334,12 +336,12 @@ class PartReader:
         part.correlations = correlations
         return part
 
-    def _part(self, events: list[Event]) -> Part:
-        """The part of any events."""
+    def _part(self, events: list[Event]) -> TracePart:
+        """Return the part of any events."""
         count = len(events)
         events = [event for event in events if event.cat != FACT_CATEGORY]
         phases = Counter([event.ph for event in events])
-        part = Part(
+        part = TracePart(
             events=count,
             memory=sum(map(is_memory, events)),
             unread=_unread(events) if phases.keys() - FED_PHASES - {"M"} else {},
@@ -389,7 +391,7 @@ def _unread(events: Iterable[Event]) -> Counter[str]:
 
 
 def _take_correlations(args: Sequence[Any]) -> np.ndarray:
-    """Removes the correlation numbers from decoded args and returns them."""
+    """Remove the correlation numbers from decoded args and return them."""
     numbers = [needed.correlation for needed in args]
     if set(map(type, numbers)) != {int} or min(numbers) not in _NUMBERS or max(numbers) not in _NUMBERS:
         numbers = [number if number.__class__ is int and number in _NUMBERS else NO_NUMBER for number in numbers]
@@ -410,7 +412,7 @@ def _kind(event: Any) -> Kind:
 
 
 def times_ns(events: Sequence[Any], texts: list[msgspec.Raw], field: str) -> np.ndarray:
-    """The nanoseconds of the texts, one of each event. Raises WrongEventError."""
+    """Return the nanoseconds of the texts, one of each event. Raises WrongEventError."""
     try:
         return nanoseconds(texts)
     except ValueError as error:
@@ -420,7 +422,7 @@ def times_ns(events: Sequence[Any], texts: list[msgspec.Raw], field: str) -> np.
 
 
 def or_zero(texts: list[msgspec.Raw]) -> list[msgspec.Raw]:
-    """The texts with 0 for missing ones."""
+    """Return the texts with 0 for missing ones."""
     missing = (ABSENT, msgspec.Raw(b"null"))
     return [_ZERO if text in missing else text for text in texts] if any(map(texts.__contains__, missing)) else texts
 
@@ -436,7 +438,7 @@ def _durations(events: list[Event]) -> np.ndarray:
 
 
 def _names(events: list[Event]) -> list[tuple[str, Id, Id, str]]:
-    """The names that metadata give: kind, pid, tid, text."""
+    """Return the names that metadata give: kind, pid, tid, text."""
     names = []
     for event in events:
         if event.ph != "M" or event.name not in ("thread_name", "process_name"):

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from molprof.analysis.reader.events import Wanted
-from molprof.analysis.reader.part import WRONG_TEXT, Kind, Part, PartReader, WrongEventError
+from molprof.analysis.reader.part import WRONG_TEXT, Kind, PartReader, TracePart, WrongEventError
 from molprof.common.process import Copy
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ class Pieces:
     None stands for a piece that is not whole events.
     """
 
-    def __init__(self, read: Callable[[bytes], Part], second: SecondReader | None = None) -> None:
+    def __init__(self, read: Callable[[bytes], TracePart], second: SecondReader | None = None) -> None:
         self.read = read
         self._second = second
         self._patience = _PATIENCE
-        self._parts: deque[Future[Part | None]] = deque()  # one per piece
+        self._parts: deque[Future[TracePart | None]] = deque()  # one per piece
 
     def have_room(self) -> bool:
         """Whether another piece may be given before a part is taken."""
@@ -65,8 +65,8 @@ class Pieces:
                 future.set_result(None)
         self._parts.append(future)
 
-    def take(self, wait: bool) -> Iterator[Part | None]:
-        """The parts that are ready; with `wait` at least the next one, if a piece was given."""
+    def take(self, wait: bool) -> Iterator[TracePart | None]:
+        """Yield the parts that are ready; with `wait` at least the next one, if a piece was given."""
         while self._parts:
             if wait and not self._parts[0].done() and self._second is not None:
                 with self._alone_at_its_end():
@@ -82,7 +82,7 @@ class Pieces:
             self._second.leave_out_stacks()
 
     def forget(self) -> None:
-        """Drops all pieces that were given: one before them was not whole events."""
+        """Drop all pieces that were given: one before them was not whole events."""
         while self._parts:
             for _ in self.take(True):
                 pass
@@ -91,7 +91,7 @@ class Pieces:
             self.close()
 
     def close(self) -> None:
-        """Ends the copy."""
+        """End the copy."""
         if self._second is not None:
             self._second.close()
             self._second = None
@@ -118,11 +118,11 @@ class SecondReader:
         self._arrival = select.poll()  # Connection.poll makes one each time
         self._arrival.register(self._connection, select.POLLIN)
         self._free = list(range(_SLOTS))
-        self._asked: deque[tuple[int, Future[Part | None]]] = deque()
+        self._asked: deque[tuple[int, Future[TracePart | None]]] = deque()
         self._kinds: list[Kind] = []
 
-    def submit(self, text: memoryview) -> Future[Part | None] | None:
-        """The part of events and what separates them, None for wrong text.
+    def submit(self, text: memoryview) -> Future[TracePart | None] | None:
+        """Return the part of events and what separates them, None for wrong text.
 
         No future where it has enough to do, or the text is too long for it.
         """
@@ -140,7 +140,7 @@ class SecondReader:
         return self._asked[-1][1]
 
     def collect(self, wait: bool) -> None:
-        """Takes the parts that are there; with `wait` one at least."""
+        """Take the parts that are there; with `wait` one at least."""
         while self._asked and (wait or self._arrival.poll(0)):
             (size,) = _SIZE.unpack_from(answer := self._connection.recv_bytes())
             slot, future = self._asked.popleft()
@@ -158,7 +158,7 @@ class SecondReader:
         self._text[-1] = 1
 
     def close(self) -> None:
-        """Ends it, whatever it does; what it has not read is to be read again."""
+        """End it, whatever it does; what it has not read is to be read again."""
         self._copy.close()
         self._text.close()
         for _, future in self._asked:
@@ -166,7 +166,7 @@ class SecondReader:
 
 
 def _serve(wanted: Wanted, text: mmap.mmap, connection: Connection) -> None:
-    """The other end, until its pipe ends."""
+    """Serve the other end until its pipe ends."""
     reader = PartReader(wanted)
     view = memoryview(text)
     sent = 0

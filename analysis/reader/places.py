@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from molprof.analysis.reader.events import LINKED_CATEGORIES, Id
 from molprof.analysis.reader.packets.runs import rank_key
-from molprof.analysis.reader.survey import Survey
+from molprof.analysis.reader.survey import SurveyedTrace
 from molprof.analysis.reader.text import plain_text
 
 # Ids of the file are kept below this. Above are those of lanes, and those for ids that the engine would change: text,
@@ -22,8 +22,10 @@ _MOST_OF_ONE_TID = 64
 HOME_TID = "molprof_tid"
 
 
-def told_ranks(found: Survey) -> dict[Id, int]:
-    """The rank of each process of a merged trace that tells it; empty unless several are told, and all that matter.
+def told_ranks(found: SurveyedTrace) -> dict[Id, int]:
+    """Return the rank of each process of a merged trace that tells it.
+
+    Empty unless several are told, and all that matter.
 
     A label of several numbers (`[TP01-PP00]`) is no rank: such processes are numbered in the order of their labels.
     """
@@ -40,7 +42,7 @@ def told_ranks(found: Survey) -> dict[Id, int]:
     return {pid: order[key] for pid, key in keys.items()}
 
 
-class Places(Struct, frozen=True):
+class TrackTargets(Struct, frozen=True):
     """Where the tracks of the file go: arrays by track number."""
 
     pids: np.ndarray
@@ -50,8 +52,8 @@ class Places(Struct, frozen=True):
     names: dict[tuple[int, int | None], str]  # of the thread by pid and tid, of the process by pid and None
 
 
-def find_places(found: Survey) -> Places:
-    """Gives every track and lane the pid and tid under which the engine sees it."""
+def find_places(found: SurveyedTrace) -> TrackTargets:
+    """Give every track and lane the pid and tid under which the engine sees it."""
     made_up = itertools.count(_FIRST_MADE_UP)
     pids_by_id: dict[Id, int] = {}
     pids: list[int] = []
@@ -85,9 +87,9 @@ def find_places(found: Survey) -> Places:
     starts = zip(tracks, found.starts_ns[on_lane].tolist(), strict=True)
     lane_starts = dict(zip(starts, lanes, strict=True))
     names = {place: plain_text(name) for place, name in names.items()}
-    return Places(np.array(pids, dtype=np.int64), np.array(tids, dtype=np.int64), lane_tids, lane_starts, names)
+    return TrackTargets(np.array(pids, dtype=np.int64), np.array(tids, dtype=np.int64), lane_tids, lane_starts, names)
 
 
 def _kept(value: Id) -> int:
-    """The id itself where the engine keeps it, else 0."""
+    """Return the id itself where the engine keeps it, else 0."""
     return value if isinstance(value, int) and 0 < value < _FIRST_MADE_UP else 0

@@ -25,7 +25,7 @@ _whole: dict[str, str] = {}
 
 
 def placed(path: str | os.PathLike[str]) -> Path:
-    """The path of a file here, or of one in another place, whose secrets are kept apart."""
+    """Return the path of a file here, or of one in another place, whose secrets are kept apart."""
     text = os.fspath(path)
     if isinstance(path, Path) or not _ADDRESS.match(text):
         return Path(path)
@@ -51,7 +51,7 @@ def has_secret(path: object) -> bool:
 
 
 def remote_text(path: object) -> str:
-    """The path as people read it: an address with both slashes."""
+    """Return the path as people read it: an address with both slashes."""
     return _ADDRESS.sub(r"\1://", str(path), count=1)
 
 
@@ -60,13 +60,13 @@ def _address(path: object) -> str:
 
 
 def opened(path: Path) -> tuple[io.BufferedReader, int | None]:
-    """The file at an address, read in order, and its size if it is told. Raises UsageError, TraceError."""
-    raw = _File(path)
+    """Return the file at an address, read in order, and its size if it is told. Raises UsageError, TraceError."""
+    raw = _RemoteFile(path)
     return io.BufferedReader(raw, 256 * 1024), raw.size
 
 
 def digest(path: Path) -> str:
-    """The hash of a file's bytes, as of one on this machine. Raises OSError."""
+    """Return the hash of a file's bytes, as of one on this machine. Raises OSError."""
     found = hashlib.blake2b(digest_size=32)
     try:
         with opened(path)[0] as file:
@@ -78,7 +78,7 @@ def digest(path: Path) -> str:
 
 
 def listed(path: Path, endings: tuple[str, ...]) -> list[Path]:
-    """The files of a folder in a bucket that end so, in order of their names; none where it is no folder."""
+    """Return the files of a folder in a bucket that end so, in order of their names; none where it is no folder."""
     scheme = remote_text(path).partition("://")[0]
     if scheme.startswith("http") or path.name.lower().endswith(endings):
         return []
@@ -91,7 +91,7 @@ def listed(path: Path, endings: tuple[str, ...]) -> list[Path]:
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a small file, here or in another place. Raises OSError, TraceError, UsageError."""
+    """Return the bytes of a small file, here or in another place. Raises OSError, TraceError, UsageError."""
     if not is_remote(path):
         return path.read_bytes()
     with opened(path)[0] as file:
@@ -113,7 +113,7 @@ def write_content(path: Path, data: bytes) -> None:
         raise _problem(path, error, doing="write") from error
 
 
-class _File(io.RawIOBase):
+class _RemoteFile(io.RawIOBase):
     """What fsspec opens. An end before the size that the place told is an error."""
 
     def __init__(self, path: Path) -> None:
@@ -152,7 +152,7 @@ _AGAIN = "repeat the command; or copy the file here"
 
 
 def _system(scheme: str) -> Any:
-    """The file system of a scheme, which keeps no lists of files."""
+    """Return the file system of a scheme, which keeps no lists of files."""
     import fsspec
 
     options = {"skip_instance_cache": True} if scheme in ("s3", "gs") else {}
@@ -160,7 +160,10 @@ def _system(scheme: str) -> Any:
 
 
 def _problem(path: Path, error: Exception, at: int = 0, doing: str = "read") -> Exception:
-    """The error with this cause. Its text may have secrets, such as a signed address, so its kind alone is told."""
+    """Return the error with this cause.
+
+    Its text may have secrets, such as a signed address, so its kind alone is told.
+    """
     text = remote_text(path)
     if isinstance(error, ImportError):
         return MissingExtraError("fsspec", "remote", f"{doing.rstrip('e')}ing {text}")

@@ -90,7 +90,7 @@ PACKINGS = (
 
 
 def ahead(blocks: Iterator[bytes]) -> Generator[bytes, None, None]:
-    """The blocks. The thread starts with the first, and ends when this is closed."""
+    """Yield the blocks. The thread starts with the first, and ends when this is closed."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         waiting: deque[Future[bytes | None]] = deque(pool.submit(next, blocks, None) for _ in range(_WAITING_BLOCKS))
         while (block := waiting.popleft().result()) is not None:
@@ -129,7 +129,7 @@ class _Stream(io.FileIO):
 
 
 def _opened(path: Path) -> tuple[io.BufferedReader, int | None]:
-    """The file, and its size; None where that is not known before its end."""
+    """Return the file, and its size; None where that is not known before its end."""
     if is_remote(path):
         return opened(path)
     if not is_stream(path):
@@ -145,7 +145,7 @@ def _opened(path: Path) -> tuple[io.BufferedReader, int | None]:
     return io.BufferedReader(stream), None
 
 
-class Source:
+class TraceSource:
     """An open trace."""
 
     is_perfetto: bool  # in Perfetto's own format, else JSON
@@ -160,12 +160,13 @@ class Source:
         self._first = b""
 
     def peek(self) -> bytes:
-        """The first bytes, which read() returns again."""
+        """Return the first bytes, which read() returns again."""
         while len(self._first) < _HEAD_BYTES and (more := self._file.read(_HEAD_BYTES - len(self._first))):
             self._first += more
         return self._first
 
     def read(self, size: int = -1) -> bytes:
+        """Read up to `size` bytes of the trace as text."""
         data = self._first or self._file.read(size)
         self._first = b""
         self.stored_bytes += len(data)
@@ -173,8 +174,8 @@ class Source:
 
 
 @contextmanager
-def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, None, None]:
-    """Opens the trace at `path`, `-` for standard input; `args_of` is what is read of packets (`chrome_text`).
+def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[TraceSource, None, None]:
+    """Open the trace at `path`, `-` for standard input; `args_of` is what is read of packets (`chrome_text`).
 
     It, or `blocks` behind the rest, raises TraceError; UsageError where there is no file to read.
     """
@@ -183,7 +184,7 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, 
     try:
         file, size = _opened(path)
         with file:
-            source = Source(name, file)
+            source = TraceSource(name, file)
             _refuse_others(name, source.peek())
             packing = next((packing for packing in PACKINGS if packing.magic.match(source.peek())), None)
             source.text_bytes = (size or 0) * (1 if packing is None else _USUAL_RATIO)
@@ -219,7 +220,7 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, 
 
 
 def _within_memory(name: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The blocks. Raises TraceError before what is read takes all memory, as of a stream without an end."""
+    """Yield the blocks. Raises TraceError before what is read takes all memory, as of a stream without an end."""
     given, looked = 0, 0
     for block in blocks:
         given += len(block)
@@ -236,7 +237,7 @@ def _is_json(head: bytes) -> bool:
 
 
 def refuse_folder(path: Path) -> None:
-    """Raises UsageError where a folder is given for a trace; the hint names those in it."""
+    """Raise UsageError where a folder is given for a trace; the hint names those in it."""
     if not path.is_dir():
         return
     names = [item.name for item in traces_in(path) if not is_other(item)]
@@ -259,7 +260,10 @@ def _refuse_others(name: str, head: bytes) -> None:
 
 
 def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterator[bytes]:
-    """The text of what `read` gives, in blocks. Raises TraceError with the place of the damage, behind the rest."""
+    """Yield the text of what `read` gives, in blocks.
+
+    Raises TraceError with the place of the damage, behind the rest.
+    """
     taken = given = 0  # compressed bytes read, uncompressed bytes yielded
     stream = packing.decompressor()
     pending = b""
@@ -304,7 +308,7 @@ _RECORDS_SHAPES = re.compile(rb'"record_shapes"\s*:\s*(1|true)')
 
 
 def head_of(path: Path) -> bytes | None:
-    """The beginning of a trace, of a native one empty; None of another file. A damaged trace is one."""
+    """Return the beginning of a trace, of a native one empty; None of another file. A damaged trace is one."""
     head = bytearray()
     try:
         return _read_head(path, head)
@@ -352,13 +356,14 @@ def is_other(path: Path) -> bool:
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """The files of a folder that are named as traces, in order of their names."""
+    """Return the files of a folder that are named as traces, in order of their names."""
     return sorted(item for item in folder.iterdir() if item.name.lower().endswith(ENDINGS) and item.is_file())
 
 
 def left_out(folder: Path, files: Sequence[Path]) -> list[str]:
     """Remarks on files of a folder that are no traces, and on what is named as a trace there and is no file: a pipe, a
-    link to nothing."""
+    link to nothing.
+    """
     others = [item for item in folder.iterdir() if item.name.lower().endswith(ENDINGS)]
     others = sorted(item for item in others if not item.is_file() and not item.is_dir())
     return [

@@ -17,7 +17,7 @@ from molprof.analysis.facts.lanes import assign_lanes, time_order
 from molprof.analysis.reader.categories import INCOMPLETE, KNOWN, fed_category
 from molprof.analysis.reader.document import CHROME_HINT
 from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id, is_mark, usable_args
-from molprof.analysis.reader.part import Label, Part, numbered
+from molprof.analysis.reader.part import EventLabel, TracePart, numbered
 from molprof.analysis.reader.text import MOST_CHARACTERS, bounded, plain_text
 from molprof.common.errors import TraceError
 from molprof.common.memory import return_freed
@@ -33,7 +33,7 @@ _HOST_CATEGORIES = (STACK_CATEGORY, "user_annotation", "cpu_op", *GPU_CALLS)
 _MOVES_FOR = "user_annotation", STACK_CATEGORY
 
 
-class Exported(Struct, frozen=True):
+class ExportedOrder(Struct, frozen=True):
     """How the events of an exported trace were placed."""
 
     origin_ns: int = 0  # added to its times, the time in the file that was exported
@@ -41,7 +41,7 @@ class Exported(Struct, frozen=True):
     native: bool = False  # exported from a file in Perfetto's own format
 
 
-class Survey(Struct):
+class SurveyedTrace(Struct):
     """What is known of a trace before it is fed.
 
     The arrays have one entry per event that is fed, in file order. `drafts` holds the events that labels do not
@@ -57,14 +57,14 @@ class Survey(Struct):
     deep_events: int = 0  # see TraceInfo
     long_names: int = 0  # see TraceInfo
     origin_ns: int = 0
-    exported: Exported = Exported()
+    exported: ExportedOrder = ExportedOrder()
     starts_ns: np.ndarray = _NOTHING  # int64, from the earliest event
     durations_ns: np.ndarray = _NOTHING  # int64; 0 for all but X
     order: np.ndarray = _NOTHING  # positions by start, of equal starts the latest end first
     tracks: np.ndarray = _NOTHING  # int32, index into `track_ids`
     lanes: np.ndarray = _NOTHING  # int32; 0: its own track
     label_of: np.ndarray = _NOTHING  # int32, index into `labels`
-    labels: list[Label] = field(default_factory=list)
+    labels: list[EventLabel] = field(default_factory=list)
     correlations: np.ndarray = _NOTHING  # int64, or `part.NO_NUMBER`; empty where `drafts` hold them
     drafts: list[bytes] = field(default_factory=list)
     track_ids: list[tuple[Id, Id]] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Survey(Struct):
         return_freed()
 
     def texts(self) -> Iterator[bytes]:
-        """The drafts as text, freed one by one."""
+        """Yield the drafts as text, freed one by one."""
         self.drafts.reverse()
         while self.drafts:
             yield isal_zlib.decompress(self.drafts.pop())
@@ -93,15 +93,15 @@ class Survey(Struct):
 
 
 def survey(
-    parts: Iterable[Part], path: str, most_stacks: int | None = None, keys: Mapping[str, Any] | None = None
-) -> Survey:
-    """The survey of a file from all its parts. Raises TraceError.
+    parts: Iterable[TracePart], path: str, most_stacks: int | None = None, keys: Mapping[str, Any] | None = None
+) -> SurveyedTrace:
+    """Return the survey of a file from all its parts. Raises TraceError.
 
     most_stacks: Python stacks are kept beside, unless there are more; None: they are fed. keys: the other top-level
     keys of the file, which are known behind its parts.
     """
-    found = Survey()
-    kept: list[Part] = []
+    found = SurveyedTrace()
+    kept: list[TracePart] = []
     tracks = numbered()
     read = stacks = unread = 0
     for part in parts:
@@ -173,8 +173,8 @@ def survey(
     return found
 
 
-def _set_stacks_aside(found: Survey, most: int) -> int:
-    """Takes the Python stacks out of what is fed, and keeps them unless there are more than `most`.
+def _set_stacks_aside(found: SurveyedTrace, most: int) -> int:
+    """Take the Python stacks out of what is fed, and keep them unless there are more than `most`.
 
     Returns how many complete events it took. Those that mark phases are fed too.
     """
@@ -205,7 +205,7 @@ def _set_stacks_aside(found: Survey, most: int) -> int:
 
 
 def shown_category(category: str | None) -> str:
-    """The category as SQL shows it; the engine reads an empty one as NULL."""
+    """Return the category as SQL shows it; the engine reads an empty one as NULL."""
     return plain_text(category) if category else "None"
 
 
@@ -213,16 +213,16 @@ def _bounded_id(value: Id) -> Id:
     return bounded(value) if isinstance(value, str) else value
 
 
-def _exported(path: str, keys: Mapping[str, Any]) -> Exported:
+def _exported(path: str, keys: Mapping[str, Any]) -> ExportedOrder:
     try:
-        return msgspec.convert(keys.get(EXPORT_KEY, {}), Exported)
+        return msgspec.convert(keys.get(EXPORT_KEY, {}), ExportedOrder)
     except msgspec.ValidationError as error:
         raise TraceError(f"{path}: the key {EXPORT_KEY!r} is wrong: {error}", "export the trace again") from error
 
 
 def _labelled(
-    parts: list[Part], tracks: dict[Any, int], homes: Mapping[Any, Any]
-) -> tuple[list[Label], np.ndarray, np.ndarray, int]:
+    parts: list[TracePart], tracks: dict[Any, int], homes: Mapping[Any, Any]
+) -> tuple[list[EventLabel], np.ndarray, np.ndarray, int]:
     """All labels; of each event its label and its track, arrays of int32; how many have a long name or category.
 
     homes: the track of each lane of an exported trace; its events are on that track.
@@ -243,14 +243,14 @@ def _labelled(
         if max(len(category or ""), len(name or "")) > MOST_CHARACTERS:
             category, name = (None if text is None else bounded(text) for text in (category, name))
             long_names += int((kind_of == number).sum())
-        label = Label(category, phase, name, usable_args(category, name, args), more)
+        label = EventLabel(category, phase, name, usable_args(category, name, args), more)
         track = _bounded_id(pid), _bounded_id(tid)
         numbers[:, number] = labels[label], tracks[homes.get(track, track)]
     return list(labels), *numbers[:, kind_of], long_names
 
 
-def _joined(parts: list[Part], name: str, kind: Any) -> np.ndarray:
-    """An array of all parts, which lose theirs."""
+def _joined(parts: list[TracePart], name: str, kind: Any) -> np.ndarray:
+    """Return an array of all parts, which lose theirs."""
     arrays = [np.empty(0, dtype=kind), *(getattr(part, name) for part in parts)]
     for part in parts:
         setattr(part, name, _NOTHING)

@@ -35,11 +35,12 @@ _STRIDE = 9  # so that each run of 19 digits covers two neighbours p, p + 9
 
 
 def plain_text(text: str) -> str:
+    """Replace control characters by their pictures."""
     return text.translate(_PICTURES)
 
 
 def bounded(text: str) -> str:
-    """The text, of a long one its beginning, length and hash; no longer than MOST_CHARACTERS."""
+    """Return the text, of a long one its beginning, length and hash; no longer than MOST_CHARACTERS."""
     if len(text) <= MOST_CHARACTERS:
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -47,7 +48,7 @@ def bounded(text: str) -> str:
 
 
 def exact_float(text: str) -> float | str:
-    """A number of the file; as text beyond float64, such as 1e400, which the engine would drop."""
+    """Return a number of the file; as text beyond float64, such as 1e400, which the engine would drop."""
     value = float(text)
     return text if math.isinf(value) else value
 
@@ -107,7 +108,7 @@ def _huge_floats(data: np.ndarray, is_digit: np.ndarray) -> np.ndarray:
 
 
 def _wide_integers(is_digit: np.ndarray) -> np.ndarray:
-    """Runs of 19 digits or more; quicker than a search by a pattern."""
+    """Return runs of 19 digits or more; quicker than a search by a pattern."""
     stops = is_digit[::_STRIDE]
     places = np.flatnonzero(stops[:-1] & stops[1:]) * _STRIDE
     for offset in (4, 2, 6, 1, 3, 5, 7, 8):

@@ -20,7 +20,9 @@ FORMATS = {
 
 
 def render(document: Document, form: str = "table", terminal: int | None = None, whole: bool = True) -> str:
-    """The document in the format `form`, ending with a newline; a table for a terminal of so many columns, if given.
+    """Return the document in the format `form`, ending with a newline.
+
+    A table for a terminal of so many columns, if given.
 
     Not `whole`: of the text formats its screen alone, if it has one.
 

@@ -1,6 +1,6 @@
-"""Documents as CSV: values as they are (ns, bytes, ratios), empty where not recorded.
+r"""Documents as CSV: values as they are (ns, bytes, ratios), empty where not recorded.
 
-CSV has no escapes of its own, so invisible characters of texts stand as in tables (`\\x1b`, `\\u202e`).
+CSV has no escapes of its own, so invisible characters of texts stand as in tables (`\x1b`, `\u202e`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from molprof.common.text import escaped
 
 
 def render(document: Document) -> str:
-    """The document's records; without any, the JSON path of each figure, joined by dots, and its value."""
+    """Return the document's records; without any, the JSON path of each figure, joined by dots, and its value."""
     lines: Iterable[Iterable[Any]]
     if document.records is None:
         lines = [("figure", "value"), *_leaves((), document.json())]

@@ -32,6 +32,7 @@ _BREAKS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[/_,:.<>(=])(?=[^\W\d])")
 
 
 def render(document: Document) -> str:
+    """Return the document as one HTML page."""
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,

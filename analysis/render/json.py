@@ -13,7 +13,7 @@ _SUSPECT = re.compile(r"[^\n\x20-\x7e]")
 
 
 def render(document: Document) -> str:
-    """The documented JSON of the subject, indented; each item of a list on one line."""
+    """Return the documented JSON of the subject, indented; each item of a list on one line."""
     data = document.json()
     if isinstance(data, (list, tuple)) and data:
         text = "[\n" + ",\n".join(f"  {_json(item)}" for item in data) + "\n]\n"

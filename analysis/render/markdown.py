@@ -18,7 +18,7 @@ _LONGEST_CELL = 80
 
 
 def render(document: Document) -> str:
-    """The document, ending with a newline; headings as they fit into a pull request or a comment."""
+    """Return the document, ending with a newline; headings as they fit into a pull request or a comment."""
     blocks = [f"## {literal(document.title)}"] if document.title else []
     warnings = [f"> **Warning:** {literal(line)}" for line in document.warnings]
     summary = [_list(document.summary)] if document.summary else []

@@ -39,7 +39,10 @@ _Piece = dict[int, int]
 
 
 def render(document: Document, terminal: int | None = None) -> str:
-    """The document as plain text, ending with a newline; `terminal` is the number of columns, if it is for one."""
+    """Return the document as plain text, ending with a newline.
+
+    `terminal` is the number of columns, if it is for one.
+    """
     room = WIDTH if terminal is None else max(NARROW, min(WIDTH, terminal))
     title = cut(escaped(document.title), room)
     blocks = [f"{title}\n{'=' * width(title)}"] if title else []
@@ -61,7 +64,7 @@ def render(document: Document, terminal: int | None = None) -> str:
 
 
 def _shorter(sections: list[Section]) -> Iterator[list[Section]]:
-    """The sections, then without ever more of their spare rows, round by round, those of the last section first."""
+    """Yield the sections, then without ever more of their spare rows, round by round, those of the last section first."""
     yield sections
     shown: list[list[Section]] = [[section] for section in sections]
     gone: list[set[int]] = [set() for _ in sections]
@@ -82,7 +85,7 @@ def shown_sections(sections: Iterable[Section]) -> Iterator[Section]:
 
 
 def shown_rows(section: Section) -> tuple[list[list[str]], tuple[str, ...]]:
-    """The texts of a section's rows, the first ones of a detail, and a note on how many more there are."""
+    """Return the texts of a section's rows, the first ones of a detail, and a note on how many more there are."""
     table = section.table
     if table is None:
         return [], ()
@@ -98,7 +101,7 @@ def _flat(sections: Iterable[Section]) -> Iterator[Section]:
 
 
 def _pieces(table: Table, rows: Sequence[Sequence[str]], room: int) -> list[_Piece]:
-    """The pieces of a table that holds `rows`: the keys, then as many other columns as fit when text is cut."""
+    """Return the pieces of a table that holds `rows`: the keys, then as many other columns as fit when text is cut."""
     titles = [escaped(column.title) for column in table.columns]
     cells = [max((width(escaped(row[place])) for row in rows), default=0) for place in range(len(titles))]
     widths = {place: max(cells[place], width(title)) for place, title in enumerate(titles)}
@@ -159,7 +162,10 @@ def _gap(column: Column) -> int:
 
 
 def _fitted(piece: _Piece, table: Table, room: int) -> _Piece:
-    """The piece, cut so that a line fits: the widest text first, then text further, numbers as the last resort."""
+    """Return the piece, cut so that a line fits.
+
+    The widest text first, then text further, numbers as the last resort.
+    """
     limits = {place: _least(place, table) for place in piece}
     # A text wider than the room is the widest until it fits.
     piece |= {place: max(room, limits[place]) for place, size in piece.items() if size > max(room, limits[place])}
@@ -214,7 +220,7 @@ def _text(table: Table, rows: Sequence[Sequence[str]], piece: _Piece, room: int,
 
 
 def _lines_of(text: str, size: int, unit: Unit, table: Table) -> list[str]:
-    """A cell in lines of at most `size` columns: words go over a few lines; names, paths and numbers are cut."""
+    """Return a cell in lines of at most `size` columns: words go over a few lines; names, paths and numbers are cut."""
     text = escaped(text)
     if unit != "text" or table.wide or width(text) <= size:
         return [cut(text, size, unit)]
@@ -226,7 +232,7 @@ def _lines_of(text: str, size: int, unit: Unit, table: Table) -> list[str]:
 
 
 def _pair(row: Sequence[str], table: Table, piece: _Piece, columns: int) -> Iterator[str]:
-    """A name and what there is to say about it, in as many lines as that needs."""
+    """Yield a name and what there is to say about it, in as many lines as that needs."""
     head = _line(row[:1], table, {0: piece[0]})
     indent = len(_INDENT) + piece[0] + _gap(table.columns[1])
     room = (NARROW if table.narrow else columns) - indent

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from molprof.analysis.roofline.operands import ELEMENT_BYTES, Operands
 from molprof.analysis.roofline.products import (
     Formula,
-    Work,
+    LeastWork,
     attention,
     convolution,
     convolution_backward,
@@ -36,8 +36,8 @@ _PARTLY = re.compile(r"_(?:index|embedding|gather|scatter|slice|select|narrow|sp
 _RANK = {name: rank for rank, name in enumerate((*_ORDER, "double"))}
 
 
-def work_of(operator: str, operands: Operands, listed_bytes: int | None = None) -> Work | None:
-    """What a call with these arguments must do; None where no formula knows the operator, or shapes are missing.
+def work_of(operator: str, operands: Operands, listed_bytes: int | None = None) -> LeastWork | None:
+    """Return the least work of a call with these arguments; None without a formula for the operator, or without shapes.
 
     listed_bytes: of an element of listed tensors, whose type is not recorded.
     """
@@ -87,119 +87,119 @@ def _broadcast(shapes: Iterable[tuple[int, ...]]) -> int:
 def _pointwise(out: str | None = None, *, in_place: bool = False, floating: bool = False, flops: int = 1) -> Formula:
     """out: the type of the result, where it is not that of the arguments. floating: integers give floats."""
 
-    def formula(operands: Operands) -> Work:
+    def formula(operands: Operands) -> LeastWork:
         tensors = [item for item in operands if item.is_tensor]
         count = _broadcast(item.shape for item in tensors)
         kind = out or (tensors[0].type if in_place else _result_type(operands))
         if floating and kind not in _FLOATS:
             kind = "float"
         read = sum(item.bytes for item in tensors)
-        return Work(POINTWISE, flops * count, read, count * ELEMENT_BYTES[kind])
+        return LeastWork(POINTWISE, flops * count, read, count * ELEMENT_BYTES[kind])
 
     return formula
 
 
-def _copy(operands: Operands) -> Work:
+def _copy(operands: Operands) -> LeastWork:
     """copy_(out, from)."""
     out, given = operands[:2]
-    return Work(COPY, None, given.bytes, out.elements * out.element_bytes)
+    return LeastWork(COPY, None, given.bytes, out.elements * out.element_bytes)
 
 
-def _cat(operands: Operands, element_bytes: int = 0) -> Work:
+def _cat(operands: Operands, element_bytes: int = 0) -> LeastWork:
     """cat(tensors, dim)."""
     count = sum(map(math.prod, operands[0].parts)) * element_bytes
     if not count:
         raise ValueError("the type of the tensors is not recorded")
-    return Work(COPY, None, count, count)
+    return LeastWork(COPY, None, count, count)
 
 
-def _filled(operands: Operands) -> Work:
-    return Work(POINTWISE, None, 0, operands[0].bytes)
+def _filled(operands: Operands) -> LeastWork:
+    return LeastWork(POINTWISE, None, 0, operands[0].bytes)
 
 
-def _random(operands: Operands) -> Work:
-    return Work(POINTWISE, operands[0].elements, 0, operands[0].bytes)
+def _random(operands: Operands) -> LeastWork:
+    return LeastWork(POINTWISE, operands[0].elements, 0, operands[0].bytes)
 
 
-def _where(operands: Operands) -> Work:
+def _where(operands: Operands) -> LeastWork:
     condition, *values = [item for item in operands if item.is_tensor]
     count = _broadcast(item.shape for item in (condition, *values))
     kind = _wider(item.type for item in values)
     read = condition.bytes + sum(item.bytes for item in values)
-    return Work(POINTWISE, count, read, count * ELEMENT_BYTES[kind])
+    return LeastWork(POINTWISE, count, read, count * ELEMENT_BYTES[kind])
 
 
-def _layer_norm(operands: Operands) -> Work:
+def _layer_norm(operands: Operands) -> LeastWork:
     """native_layer_norm(x, shape, weight, bias, eps), and others with the same arguments behind the first."""
     given = operands[0]
     weights = sum(item.bytes for item in operands[1:] if item.is_tensor)
-    return Work(NORM, None, given.bytes + weights, given.bytes, must_bytes=weights)
+    return LeastWork(NORM, None, given.bytes + weights, given.bytes, must_bytes=weights)
 
 
-def _norm_backward(operands: Operands) -> Work:
+def _norm_backward(operands: Operands) -> LeastWork:
     """Gradient and input first, in any order: both are read, and a gradient is written."""
     first, second = operands[:2]
-    return Work(NORM, None, first.bytes + second.bytes, first.bytes)
+    return LeastWork(NORM, None, first.bytes + second.bytes, first.bytes)
 
 
-def _norm_into(operands: Operands) -> Work:
+def _norm_into(operands: Operands) -> LeastWork:
     """rms_norm(out, x, weight, eps)."""
     out, given, weight = operands[:3]
-    return Work(NORM, None, given.bytes + weight.bytes, out.bytes, must_bytes=weight.bytes)
+    return LeastWork(NORM, None, given.bytes + weight.bytes, out.bytes, must_bytes=weight.bytes)
 
 
-def _add_norm(operands: Operands) -> Work:
+def _add_norm(operands: Operands) -> LeastWork:
     """fused_add_rms_norm(x, residual, weight, eps): both are read and written."""
     given, residual, weight = operands[:3]
     both = given.bytes + residual.bytes
-    return Work(NORM, None, both + weight.bytes, both, must_bytes=weight.bytes)
+    return LeastWork(NORM, None, both + weight.bytes, both, must_bytes=weight.bytes)
 
 
-def _gated(operands: Operands) -> Work:
+def _gated(operands: Operands) -> LeastWork:
     """silu_and_mul(out, x): twice as many elements in as out."""
     out, given = operands[:2]
     if given.elements != 2 * out.elements:
         raise ValueError("not one gate for each element")
-    return Work(POINTWISE, None, given.bytes, out.bytes)
+    return LeastWork(POINTWISE, None, given.bytes, out.bytes)
 
 
-def _rotary(operands: Operands) -> Work:
+def _rotary(operands: Operands) -> LeastWork:
     """rotary_embedding(positions, query, key, head_size, cos_sin, ...): query and key are read and written."""
     positions, *turned = operands[:3]
     both = sum(item.bytes for item in turned)
-    return Work(POINTWISE, None, both + positions.bytes, both)
+    return LeastWork(POINTWISE, None, both + positions.bytes, both)
 
 
-def _into_cache(operands: Operands) -> Work:
+def _into_cache(operands: Operands) -> LeastWork:
     """reshape_and_cache_flash(key, value, key_cache, value_cache, slots, ...): rows of the cache are written."""
     key, value, key_cache = operands[:3]
-    return Work(COPY, None, key.bytes + value.bytes, (key.elements + value.elements) * key_cache.element_bytes)
+    return LeastWork(COPY, None, key.bytes + value.bytes, (key.elements + value.elements) * key_cache.element_bytes)
 
 
-def _add_norm_into(operands: Operands) -> Work:
+def _add_norm_into(operands: Operands) -> LeastWork:
     """add_rmsnorm(out, x, residual, new residual, weight, eps)."""
     out, given, residual, new, weight = operands[:5]
     read = given.bytes + residual.bytes + weight.bytes
-    return Work(NORM, None, read, out.bytes + new.bytes, must_bytes=weight.bytes)
+    return LeastWork(NORM, None, read, out.bytes + new.bytes, must_bytes=weight.bytes)
 
 
-def _quantized(operands: Operands) -> Work:
+def _quantized(operands: Operands) -> LeastWork:
     """static_scaled_fp8_quant(out, x, scale)."""
     out, given = operands[:2]
-    return Work(POINTWISE, given.elements, given.bytes, out.bytes)
+    return LeastWork(POINTWISE, given.elements, given.bytes, out.bytes)
 
 
-def _softmax(operands: Operands) -> Work:
+def _softmax(operands: Operands) -> LeastWork:
     """_softmax(x, dim, half_to_float)."""
     given = operands[0]
     wide = 4 if operands[2].value.lower() == "true" else given.element_bytes
-    return Work(SOFTMAX, None, given.bytes, given.elements * wide)
+    return LeastWork(SOFTMAX, None, given.bytes, given.elements * wide)
 
 
 def _reduction(dim: int | None = 1, out: str | None = None, pairs: bool = False) -> Formula:
     """dim: the place of the dimensions that go; all go where it names none. pairs: with the place of what is found."""
 
-    def formula(operands: Operands) -> Work:
+    def formula(operands: Operands) -> LeastWork:
         given = operands[0]
         asked = operands[dim].numbers() if dim is not None and len(operands) > dim else ()
         kept = list(given.shape)
@@ -209,7 +209,7 @@ def _reduction(dim: int | None = 1, out: str | None = None, pairs: bool = False)
         size = ELEMENT_BYTES[out] if out else given.element_bytes
         if pairs and asked:
             size += _INDEX_BYTES
-        return Work(REDUCTION, given.elements, given.bytes, count * size)
+        return LeastWork(REDUCTION, given.elements, given.bytes, count * size)
 
     return formula
 
@@ -217,70 +217,70 @@ def _reduction(dim: int | None = 1, out: str | None = None, pairs: bool = False)
 # Rows of tables, and order
 
 
-def _index_fill(operands: Operands) -> Work:
+def _index_fill(operands: Operands) -> LeastWork:
     """index_fill_(self, dim, index, value): one number into the places that the index names."""
     given, dim, index = operands[:3]
     (place,) = dim.numbers()
     count = given.elements // given.shape[place] * index.elements
-    return Work(POINTWISE, None, index.bytes, count * ELEMENT_BYTES[given.type])
+    return LeastWork(POINTWISE, None, index.bytes, count * ELEMENT_BYTES[given.type])
 
 
-def _index_copy(operands: Operands) -> Work:
+def _index_copy(operands: Operands) -> LeastWork:
     """index_copy_(self, dim, index, source)."""
     given, _, index, source = operands[:4]
-    return Work(COPY, None, source.bytes + index.bytes, source.elements * given.element_bytes)
+    return LeastWork(COPY, None, source.bytes + index.bytes, source.elements * given.element_bytes)
 
 
-def _index_select(operands: Operands) -> Work:
+def _index_select(operands: Operands) -> LeastWork:
     """index_select(table, dim, index)."""
     table, dim, index = operands[:3]
     (place,) = dim.numbers()
     count = table.elements // table.shape[place] * index.elements * table.element_bytes
-    return Work(LOOKUP, None, count + index.bytes, count, must_bytes=count)
+    return LeastWork(LOOKUP, None, count + index.bytes, count, must_bytes=count)
 
 
-def _embedding(operands: Operands) -> Work:
+def _embedding(operands: Operands) -> LeastWork:
     """embedding(table, index, ...)."""
     table, index = operands[:2]
     count = index.elements * table.shape[-1] * table.element_bytes
-    return Work(LOOKUP, None, count + index.bytes, count, must_bytes=count)
+    return LeastWork(LOOKUP, None, count + index.bytes, count, must_bytes=count)
 
 
-def _gather(operands: Operands) -> Work:
+def _gather(operands: Operands) -> LeastWork:
     """gather(x, dim, index)."""
     given, _, index = operands[:3]
     count = index.elements * given.element_bytes
-    return Work(LOOKUP, None, count + index.bytes, count)
+    return LeastWork(LOOKUP, None, count + index.bytes, count)
 
 
-def _sort(operands: Operands) -> Work:
+def _sort(operands: Operands) -> LeastWork:
     (given, *_) = [item for item in operands if item.is_tensor]
-    return Work(CHOICE, None, given.bytes, given.elements * (given.element_bytes + _INDEX_BYTES))
+    return LeastWork(CHOICE, None, given.bytes, given.elements * (given.element_bytes + _INDEX_BYTES))
 
 
-def _topk(operands: Operands) -> Work:
+def _topk(operands: Operands) -> LeastWork:
     """topk(x, k, dim, ...)."""
     given = operands[0]
     ((count,), (place,)) = operands[1].numbers(), operands[2].numbers()
     found = given.elements // given.shape[place] * count
-    return Work(CHOICE, None, given.bytes, found * (given.element_bytes + _INDEX_BYTES))
+    return LeastWork(CHOICE, None, given.bytes, found * (given.element_bytes + _INDEX_BYTES))
 
 
-def _scan(operands: Operands) -> Work:
+def _scan(operands: Operands) -> LeastWork:
     """cumsum(x, dim, dtype): integers give 64 bits."""
     given = operands[0]
     wide = given.element_bytes if given.type in _FLOATS else _INDEX_BYTES
-    return Work(CHOICE, None, given.bytes, given.elements * wide)
+    return LeastWork(CHOICE, None, given.bytes, given.elements * wide)
 
 
-def _multinomial(operands: Operands) -> Work:
+def _multinomial(operands: Operands) -> LeastWork:
     given = operands[0]
-    return Work(CHOICE, None, given.bytes, given.elements // given.shape[-1] * _INDEX_BYTES)
+    return LeastWork(CHOICE, None, given.bytes, given.elements // given.shape[-1] * _INDEX_BYTES)
 
 
-def _touched(operands: Operands) -> Work:
-    """A kernel that inductor wrote, of whole tensors: each that it is given is read or written at least once."""
-    return Work(FUSED, None, sum(item.bytes for item in operands if item.is_tensor), 0)
+def _touched(operands: Operands) -> LeastWork:
+    """Return a kernel that inductor wrote, of whole tensors: each that it is given is read or written at least once."""
+    return LeastWork(FUSED, None, sum(item.bytes for item in operands if item.is_tensor), 0)
 
 
 _SAME = (

@@ -53,6 +53,7 @@ class Operand(NamedTuple):
 
     @property
     def is_tensor(self) -> bool:
+        """True if the operand is a tensor."""
         return self.type in ELEMENT_BYTES
 
     @property
@@ -75,7 +76,10 @@ class Operand(NamedTuple):
         )
 
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of a list such as `[1, 1]`, or of one such as `-1`. Raises ValueError where one is not whole."""
+        """Return the numbers of a list such as `[1, 1]`, or of one such as `-1`.
+
+        Raises ValueError where one is not whole.
+        """
         found = [item.strip() for item in self.value.strip("[] ").split(",") if item.strip()]
         if not all(map(_WHOLE.fullmatch, found)):
             raise ValueError(f"{self.value[:80]!r} is no list of whole numbers")
@@ -86,7 +90,7 @@ Operands = tuple[Operand, ...]
 
 
 def read_operands(engine: TraceProcessor, wanted: Collection[int]) -> dict[int, Operands]:
-    """The arguments of these operators, by slice; of those whose shapes were recorded (record_shapes=True).
+    """Return the arguments of these operators, by slice; of those whose shapes were recorded (record_shapes=True).
 
     One with a size that no tensor has counts as one without shapes. The trace must be loaded with all arguments.
     """
@@ -110,7 +114,7 @@ def arguments_text(operands: Operands) -> str:
 
 
 def _operands(arguments: dict[tuple[str, int], list[tuple[tuple[int, ...], int | str]]]) -> Operands:
-    """Raises ValueError where a size is none."""
+    """Raise ValueError where a size is none."""
     made = []
     for place in range(1 + max(place for _, place in arguments)):
         type_ = next((str(value) for _, value in arguments.get(("Input type", place), ())), "")
@@ -130,7 +134,7 @@ def _operands(arguments: dict[tuple[str, int], list[tuple[tuple[int, ...], int |
 
 
 def _size(value: int | str) -> int:
-    """Raises ValueError for what is no size of a tensor."""
+    """Raise ValueError for what is no size of a tensor."""
     if not isinstance(value, int) or not 0 <= value <= _MOST:
         raise ValueError(f"{value!r} is no size of a tensor")
     return value

@@ -30,11 +30,12 @@ class Peaks:
     capacity_gb: float | None = None  # 10^9 bytes; None where the name does not tell
 
     def flops_ns(self, kind: str, flops: int) -> float | None:
-        """The least time of so many FLOPs, ns; None where the device's peak is not known."""
+        """Return the least time of so many FLOPs, ns; None where the device's peak is not known."""
         peak = self.tflops.get(kind)
         return None if not peak else flops / (peak * 1e3)
 
     def bytes_ns(self, count: int) -> float | None:
+        """Return the least time to move so many bytes, ns; None where the device's peak is not known."""
         return None if not self.memory_tbps else count / (self.memory_tbps * 1e3)
 
 
@@ -80,7 +81,9 @@ _LEAST, _MOST = 1e-6, 1e9  # of what is given
 
 
 def peaks_of(name: str | None, given: Sequence[str] = ()) -> Peaks:
-    """The peaks of a device by its name; `given`, such as `bf16=989` or `memory=3.35`, count in place of those known.
+    """Return the peaks of a device by its name.
+
+    `given`, such as `bf16=989` or `memory=3.35`, count in place of those known.
 
     Peaks without figures for a device that is not known. Raises UsageError where one that is given cannot be read.
     """

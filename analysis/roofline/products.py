@@ -1,4 +1,4 @@
-"""FLOPs and least bytes of matrix products, convolutions and attention; `Work`, which is what formulas give."""
+"""FLOPs and least bytes of matrix products, convolutions and attention; `LeastWork`, which is what formulas give."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from molprof.analysis.roofline.peaks import KINDS, VECTOR
 MATMUL, CONVOLUTION, ATTENTION = "matrix product", "convolution", "attention"
 
 
-class Work(Struct, frozen=True):
+class LeastWork(Struct, frozen=True):
     """What one call of an operator must do."""
 
     family: str
@@ -27,23 +27,24 @@ class Work(Struct, frozen=True):
 
     @property
     def bytes(self) -> int:
+        """The bytes that are read and written."""
         return self.read_bytes + self.written_bytes
 
 
-Formula = Callable[[Operands], Work]
+Formula = Callable[[Operands], LeastWork]
 
 
 # Products of matrices
 
 
-def product(first: Operand, second: Operand, others: Iterable[Operand] = (), out_bytes: int | None = None) -> Work:
+def product(first: Operand, second: Operand, others: Iterable[Operand] = (), out_bytes: int | None = None) -> LeastWork:
     """[..., m, k] x [..., k, n], batches alike. others: what is added. out_bytes: of an element, else as `first`."""
     *batch, rows, inner = first.shape
     columns = second.shape[-1]
     if second.shape[-2] != inner or list(second.shape[:-2]) != batch:
         raise ValueError("no product of matrices")
     count = math.prod(batch) * rows * columns
-    return Work(
+    return LeastWork(
         MATMUL,
         2 * count * inner,
         first.bytes + second.bytes + sum(other.bytes for other in others),
@@ -53,13 +54,13 @@ def product(first: Operand, second: Operand, others: Iterable[Operand] = (), out
     )
 
 
-def scaled(operands: Operands) -> Work:
+def scaled(operands: Operands) -> LeastWork:
     """_scaled_mm(a, b, scale_a, scale_b, bias, scale_result, out_dtype, ...): its output has 16 bits."""
     scales = [item for item in operands[2:6] if item.is_tensor]
     return product(operands[0], operands[1], scales, out_bytes=2)
 
 
-def linear(operands: Operands) -> Work:
+def linear(operands: Operands) -> LeastWork:
     """linear(x, weight, bias)."""
     first, weight = operands[0], operands[1]
     turned = weight._replace(shape=weight.shape[::-1], strides=weight.strides[::-1])
@@ -73,7 +74,7 @@ def linear(operands: Operands) -> Work:
 def convolution(first: int, groups: int, order: Sequence[int]) -> Formula:
     """first: the place of the first list. order: the places of padding, stride and dilation behind it."""
 
-    def formula(operands: Operands) -> Work:
+    def formula(operands: Operands) -> LeastWork:
         given, weight = operands[0], operands[1]
         padding, stride, dilation = (operands[first + place].numbers() for place in order)
         sizes = [
@@ -86,7 +87,7 @@ def convolution(first: int, groups: int, order: Sequence[int]) -> Formula:
             raise ValueError("transposed, or no convolution")
         count = given.shape[0] * weight.shape[0] * math.prod(sizes)
         bias = [item for item in operands[2:first] if item.is_tensor]
-        return Work(
+        return LeastWork(
             CONVOLUTION,
             2 * count * math.prod(weight.shape[1:]),
             given.bytes + weight.bytes + sum(item.bytes for item in bias),
@@ -98,14 +99,14 @@ def convolution(first: int, groups: int, order: Sequence[int]) -> Formula:
     return formula
 
 
-def convolution_backward(operands: Operands) -> Work:
+def convolution_backward(operands: Operands) -> LeastWork:
     """convolution_backward(grad, input, weight, ..., output_mask): a product for each gradient that is asked for."""
     grad, given, weight = operands[:3]
     asked = [word.strip(" []").lower() in ("true", "1") for word in operands[10].value.split(",")]
     products = sum(asked[:2])
     written = [item.bytes for item, wanted in zip((given, weight), asked, strict=False) if wanted]
     flops = 2 * grad.elements * math.prod(weight.shape[1:]) * products
-    return Work(
+    return LeastWork(
         CONVOLUTION, flops, grad.bytes + given.bytes + weight.bytes, sum(written), KINDS[given.type], weight.bytes
     )
 
@@ -119,7 +120,7 @@ def attention(causal: int, *, positions: int = 2, lengths: int | None = None, ma
     lengths: the place of the argument that holds the lengths of sequences in one row, whose FLOPs are not known.
     """
 
-    def formula(operands: Operands) -> Work:
+    def formula(operands: Operands) -> LeastWork:
         query, key, value = operands[:3]
         if len(query.shape) != 4 or (lengths is not None and operands[lengths].is_tensor):
             raise ValueError("sequences of several lengths in one row")
@@ -132,7 +133,7 @@ def attention(causal: int, *, positions: int = 2, lengths: int | None = None, ma
         read += sum(operands[place].bytes for place in masks if operands[place].is_tensor)
         out = query.elements // query.shape[3] * value.shape[3] * query.element_bytes
         cache = key.bytes + value.bytes
-        return Work(
+        return LeastWork(
             ATTENTION, flops // 2 if is_causal and asked == known else flops, read, out, KINDS[query.type], cache
         )
 

@@ -19,7 +19,7 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.roofline.formulas import work_of
 from molprof.analysis.roofline.operands import Operands, arguments_text, read_operands
 from molprof.analysis.roofline.peaks import Peaks, peaks_of
-from molprof.analysis.roofline.products import ATTENTION, CONVOLUTION, MATMUL, Work
+from molprof.analysis.roofline.products import ATTENTION, CONVOLUTION, MATMUL, LeastWork
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.union import Union
 from molprof.common.errors import TraceError
@@ -34,7 +34,7 @@ HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
 
 
 @dataclass(frozen=True)
-class Group:
+class CallGroup:
     """Calls of one operator with the same arguments."""
 
     operator: str
@@ -44,7 +44,7 @@ class Group:
     calls: int
     kernels: int
     gpu_ns: int
-    work: Work | None  # of each call; None where it is not known
+    work: LeastWork | None  # of each call; None where it is not known
     least_ns: float | None  # of each call: the longer of compute and memory at the device's peaks
     bound: str | None  # which of them it is
 
@@ -66,7 +66,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Part:
+class RooflinePart:
     """A stretch of the way from the least time to the recorded one."""
 
     name: str
@@ -80,12 +80,12 @@ class Roofline:
 
     info: TraceInfo
     peaks: Peaks
-    groups: tuple[Group, ...]  # longest first
+    groups: tuple[CallGroup, ...]  # longest first
     span_ns: int  # of the device, from its first to its last work
     steps: int
     gpu_ns: int = 0
     covered_ns: int = 0  # of it, what the formulas know
-    parts: tuple[Part, ...] = ()  # add up to `span_ns`; empty without the device's peaks
+    parts: tuple[RooflinePart, ...] = ()  # add up to `span_ns`; empty without the device's peaks
     notes: tuple[str, ...] = field(default=())
     has_shapes: bool = True
 
@@ -97,7 +97,7 @@ Captured = Sequence[tuple[int, str, Operands]]
 def read_roofline(
     engine: TraceProcessor, info: TraceInfo, given: Sequence[str] = (), captured: Mapping[int, Captured] | None = None
 ) -> Roofline:
-    """The roofline of the device that works most. given: peaks in place of those known (`peaks_of`).
+    """Return the roofline of the device that works most. given: peaks in place of those known (`peaks_of`).
 
     captured: by a piece of a graph's work, the operators that made it when the graph was captured.
     The trace must be loaded with Python stacks and all arguments. Raises TraceError where no GPU work is recorded.
@@ -138,7 +138,7 @@ def read_roofline(
 
 
 def _busiest(work: Frame) -> tuple[Frame, int]:
-    """The work of the device with most of it, and how many others there are."""
+    """Return the work of the device with most of it, and how many others there are."""
     devices = work["device"]
     names, places = np.unique(devices.astype(str), return_inverse=True)
     total = np.bincount(places, weights=work["dur"])
@@ -176,7 +176,7 @@ def read_pieces(engine: TraceProcessor, info: TraceInfo, given: Sequence[str] = 
 
 
 @dataclass(frozen=True)
-class _Calls:
+class _OperatorCalls:
     """Operators that work comes from: those around each, the innermost first; names and arguments."""
 
     chains: Mapping[int, tuple[int, ...]]
@@ -184,7 +184,7 @@ class _Calls:
     operands: Mapping[int, Operands]
 
 
-def _read_calls(engine: TraceProcessor, work: Frame, captured: Mapping[int, Captured]) -> _Calls:
+def _read_calls(engine: TraceProcessor, work: Frame, captured: Mapping[int, Captured]) -> _OperatorCalls:
     operators = read_frame(engine, "operators", "id name caller_id")
     ids = operators["id"].tolist()
     names = dict(zip(ids, operators["name"].tolist(), strict=True))
@@ -195,7 +195,7 @@ def _read_calls(engine: TraceProcessor, work: Frame, captured: Mapping[int, Capt
             names[at], callers[at], operands[at] = name, around[0], given_operands
     chains = {item: tuple(ancestors(item, callers)) for item in set(work["operator_id"].tolist()) if item is not None}
     operands |= read_operands(engine, {item for chain in chains.values() for item in chain if item >= 0})
-    return _Calls(chains, {key: str(name) for key, name in names.items()}, operands)
+    return _OperatorCalls(chains, {key: str(name) for key, name in names.items()}, operands)
 
 
 def _device_name(info: TraceInfo, number: Any) -> str | None:
@@ -203,17 +203,17 @@ def _device_name(info: TraceInfo, number: Any) -> str | None:
     return str(found[0]["name"]) if found and found[0].get("name") else None
 
 
-class _Called(NamedTuple):
+class _WorkCall(NamedTuple):
     """Work of one call of an operator, or of a name without one."""
 
     family: str
     owner: int | None  # the operator
     name: str  # of the work, where no formula tells what it must do
-    work: Work | None
+    work: LeastWork | None
     places: list[int]  # rows of the work
 
 
-def _called(work: Frame, calls: _Calls) -> list[_Called]:
+def _called(work: Frame, calls: _OperatorCalls) -> list[_WorkCall]:
     pieces: defaultdict[tuple[str, int | None, str], list[int]] = defaultdict(list)  # by owner
     columns = [work[name].tolist() for name in ("operator_id", "name", "class", "category", "in_graph")]
     sizes = listed_bytes(work)
@@ -241,12 +241,12 @@ def _called(work: Frame, calls: _Calls) -> list[_Called]:
         is_fp32 = one is not None and one.kind == "fp32" and one.family in (MATMUL, CONVOLUTION)
         if one is not None and is_fp32 and any(number_type(str(work["name"][place])) == "TF32" for place in places):
             one = replace(one, kind="tf32")
-        result.append(_Called(other or (one.family if one else UNKNOWN), owner, name, one, places))
+        result.append(_WorkCall(other or (one.family if one else UNKNOWN), owner, name, one, places))
     return result
 
 
-def _grouped(work: Frame, calls: _Calls, peaks: Peaks) -> tuple[tuple[Group, ...], np.ndarray]:
-    """Groups, the longest first, and the family of each piece of work."""
+def _grouped(work: Frame, calls: _OperatorCalls, peaks: Peaks) -> tuple[tuple[CallGroup, ...], np.ndarray]:
+    """Group the work: return groups, the longest first, and the family of each piece of work."""
     families = np.full(len(work), UNKNOWN, dtype=object)
     sums: defaultdict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
     for family, owner, name, one, places in _called(work, calls):
@@ -258,7 +258,7 @@ def _grouped(work: Frame, calls: _Calls, peaks: Peaks) -> tuple[tuple[Group, ...
         for number, amount in enumerate((count, len(places), int(work["dur"][places].sum()))):
             sums[key][number] += amount
     groups = [
-        Group(operator, kind, shapes, types, count, kernels, gpu_ns, one, *_least(one, peaks))
+        CallGroup(operator, kind, shapes, types, count, kernels, gpu_ns, one, *_least(one, peaks))
         for (operator, kind, shapes, types, one), (count, kernels, gpu_ns) in sums.items()
     ]
     return tuple(sorted(groups, key=lambda group: (-group.gpu_ns, group.operator, group.arguments))), families
@@ -270,7 +270,7 @@ def listed_bytes(work: Frame) -> dict[int, int]:
     return {item: int(match[1]) for item, name in each if (match := _OPAQUE.search(name or ""))}
 
 
-def _least(work: Work | None, peaks: Peaks) -> tuple[float | None, str | None]:
+def _least(work: LeastWork | None, peaks: Peaks) -> tuple[float | None, str | None]:
     if work is None:
         return None, None
     compute = 0.0 if work.flops is None else peaks.flops_ns(work.kind, work.flops)
@@ -284,8 +284,10 @@ def _types(operands: Operands) -> str:
     return ", ".join(dict.fromkeys(item.type.removeprefix("c10::") for item in operands if item.is_tensor))
 
 
-def _parts(work: Frame, family: np.ndarray, groups: Iterable[Group], span_ns: int, peaks: Peaks) -> tuple[Part, ...]:
-    """The way from the least time to the recorded span; it adds up.
+def _parts(
+    work: Frame, family: np.ndarray, groups: Iterable[CallGroup], span_ns: int, peaks: Peaks
+) -> tuple[RooflinePart, ...]:
+    """Return the way from the least time to the recorded span; it adds up.
 
     What runs at the same time counts once, for the family that stands first.
     """
@@ -305,23 +307,25 @@ def _parts(work: Frame, family: np.ndarray, groups: Iterable[Group], span_ns: in
         total = Union(work["ts"][chosen], (work["ts"] + work["dur"])[chosen]).length_ns
         exposed[name], covered = total - covered, total
     light = "all products and attention at the peaks, or their second operands, cache and rows read once"
-    parts = [Part("Speed of light", least, light)]
+    parts = [RooflinePart("Speed of light", least, light)]
     alone = dict.fromkeys(HEAVY, 0.0)
     for group, one in known:
         if one.family in alone:
             alone[one.family] += (group.least_ns or 0) * group.calls
     apart = "inputs and outputs of each product and attention go through memory"
-    parts.append(Part("Each on its own", sum(alone.values()) - least, apart))
+    parts.append(RooflinePart("Each on its own", sum(alone.values()) - least, apart))
     for name in HEAVY:
         if exposed.get(name):
-            part = Part(f"{name}: below peak".capitalize(), exposed[name] - alone[name], "recorded time less its least")
+            part = RooflinePart(
+                f"{name}: below peak".capitalize(), exposed[name] - alone[name], "recorded time less its least"
+            )
             parts.append(part)
     for name in order[3:]:
         if exposed.get(name):
             parts.append(
-                Part(name.capitalize(), exposed[name], _MEANINGS.get(name, "which fusion would spare in part"))
+                RooflinePart(name.capitalize(), exposed[name], _MEANINGS.get(name, "which fusion would spare in part"))
             )
-    parts.append(Part("GPU idle", span_ns - covered, "launches, syncs and host work that the GPU waits for"))
+    parts.append(RooflinePart("GPU idle", span_ns - covered, "launches, syncs and host work that the GPU waits for"))
     return tuple(parts)
 
 

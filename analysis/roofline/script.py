@@ -29,7 +29,7 @@ _LARGEST, _DIGITS = 1 << 64, 40  # integers of torch are below it; more digits a
 
 
 @dataclass(frozen=True)
-class Called:
+class ScriptCall:
     """Calls of one operator with the same arguments.
 
     Attributes:
@@ -47,10 +47,11 @@ class Called:
 
     @property
     def arguments(self) -> str:
+        """The arguments as text."""
         return arguments_text(self.operands)
 
 
-def read_called(engine: TraceProcessor, info: TraceInfo) -> tuple[Called, ...]:
+def read_called(engine: TraceProcessor, info: TraceInfo) -> tuple[ScriptCall, ...]:
     """Operators that start GPU work, or where there is none all; what takes longest by itself first.
 
     The trace must be loaded with Python stacks and all arguments. Raises TraceError where no shapes are recorded.
@@ -74,12 +75,12 @@ def read_called(engine: TraceProcessor, info: TraceInfo) -> tuple[Called, ...]:
             sums[names[item], given] = [first + second for first, second in added]
     if not sums:
         raise TraceError(f"{info.path} records no shapes of operators", hint=RECORD_SHAPES)
-    found = [Called(*key, calls, ns, own_ns, on_gpu) for key, (calls, ns, own_ns) in sums.items()]
+    found = [ScriptCall(*key, calls, ns, own_ns, on_gpu) for key, (calls, ns, own_ns) in sums.items()]
     return tuple(sorted(found, key=lambda one: (-one.own_ns, one.operator, one.arguments)))
 
 
-def script_of(called: Called, about: str) -> str:
-    """The program, which needs torch alone. about: a line for its head, plain text.
+def script_of(called: ScriptCall, about: str) -> str:
+    """Return the program, which needs torch alone. about: a line for its head, plain text.
 
     Raises UsageError where the arguments do not tell the call.
     """
@@ -92,7 +93,7 @@ def script_of(called: Called, about: str) -> str:
     return _SCRIPT.format(about=about, operator=called.operator, arguments=arguments)
 
 
-def _bound(called: Called) -> int:
+def _bound(called: ScriptCall) -> int:
     """Integers in tensors are below it."""
     first = next((one.shape for one in called.operands if one.is_tensor), ())
     if called.operator not in _ROWS or not first:
@@ -109,12 +110,12 @@ def _bound(called: Called) -> int:
     return max(1, first[dim])
 
 
-def _no_dimension(called: Called, value: str) -> UsageError:
+def _no_dimension(called: ScriptCall, value: str) -> UsageError:
     text = escaped(shortened(value)) or "nothing"
     return UsageError(f"{called.operator} was called with {text} as its dimension", hint="choose another operator")
 
 
-def _argument(called: Called, one: Operand, bound: int) -> str:
+def _argument(called: ScriptCall, one: Operand, bound: int) -> str:
     if one.is_tensor:
         return _tensor(one.shape, one.strides, one.type, bound)
     if one.parts:
@@ -131,7 +132,7 @@ def _argument(called: Called, one: Operand, bound: int) -> str:
     return _value(called, one.value)
 
 
-def _value(called: Called, text: str) -> str:
+def _value(called: ScriptCall, text: str) -> str:
     if text in _WORDS:
         return _WORDS[text]
     if _NUMBER.fullmatch(text):

@@ -21,7 +21,7 @@ NATIVE_PATH_VARIABLE = "MOLPROF_TRACE_PROCESSOR"
 def open_engine(
     native_path: str | None = None, memory64: bool = False, state: memoryview | None = None
 ) -> TraceProcessor:
-    """Starts a trace processor that holds no trace yet, or what the embedded one held that gave `state`.
+    """Start a trace processor that holds no trace yet, or what the embedded one held that gave `state`.
 
     native_path: a `trace_processor_shell` binary; by default the one in MOLPROF_TRACE_PROCESSOR, else the embedded one.
     memory64: the embedded module that can hold more than 4 GiB, which is slower; the native one always can.
@@ -40,7 +40,7 @@ def open_engine(
 
 
 def engine_version() -> str:
-    """The version of the embedded trace processor, by which a state of it can be used. Raises EngineError."""
+    """Return the version of the embedded trace processor, by which a state of it can be used. Raises EngineError."""
     from molprof.analysis.trace_processor.wasm import find_wasm
 
     path = find_wasm(False)
@@ -48,7 +48,7 @@ def engine_version() -> str:
 
 
 def selftest() -> dict[str, int]:
-    """The events counted in a trace of one event. Raises EngineError for any other number than 1."""
+    """Return the events counted in a trace of one event. Raises EngineError for any other number than 1."""
     trace = {"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]}
     with open_engine() as engine:
         engine.feed(json.dumps(trace).encode())

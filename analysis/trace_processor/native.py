@@ -35,6 +35,7 @@ class NativeTransport:
             raise EngineError(f"cannot start {path!r}: {_one_line(error)}", hint=_HINT) from error
 
     def exchange(self, request: bytes) -> bytes:
+        """Send a request to the process and return its answer. Raises EngineError."""
         connection = self._process.http.conn
         try:
             connection.request("POST", "/rpc", body=request)
@@ -48,9 +49,11 @@ class NativeTransport:
         return replies
 
     def state(self) -> None:
-        return None
+        """Return None: a process has no state to keep."""
+        return
 
     def close(self) -> None:
+        """End the process."""
         self._process.close()
 
 

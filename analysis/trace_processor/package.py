@@ -36,6 +36,6 @@ def query_dicts(engine: TraceProcessor, query: Query) -> list[dict[str, Any]]:
 
 
 def query_row(engine: TraceProcessor, query: Query) -> dict[str, Any]:
-    """The only row."""
+    """Return the only row."""
     (row,) = query_dicts(engine, query)
     return row

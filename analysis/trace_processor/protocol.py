@@ -22,7 +22,10 @@ _FIXED = {1: 8, 5: 4}  # bytes of numbers of fixed length, by kind
 
 
 def message(*fields: tuple[int, int | str | bytes]) -> bytes:
-    """A message of fields: number and value, an integer of at least 0, text, or bytes, which may be a message."""
+    """Return a message of fields.
+
+    Number and value, an integer of at least 0, text, or bytes, which may be a message.
+    """
     parts = []
     for number, value in fields:
         if isinstance(value, int):
@@ -34,7 +37,7 @@ def message(*fields: tuple[int, int | str | bytes]) -> bytes:
 
 
 def read_fields(data: bytes | memoryview) -> Fields:
-    """The fields of a message, whose memory they share. Raises EngineError."""
+    """Return the fields of a message, whose memory they share. Raises EngineError."""
     found: Fields = {}
     try:
         for number, value in _read(memoryview(data)):
@@ -45,17 +48,17 @@ def read_fields(data: bytes | memoryview) -> Fields:
 
 
 def contents(fields: Fields, number: int) -> list[memoryview]:
-    """The bytes of each value of a field."""
+    """Return the bytes of each value of a field."""
     return [value for value in fields.get(number, ()) if isinstance(value, memoryview)]
 
 
 def content(fields: Fields, number: int) -> bytes:
-    """The bytes of a field, joined where it occurs several times; none where it is missing."""
+    """Return the bytes of a field, joined where it occurs several times; none where it is missing."""
     return b"".join(contents(fields, number))
 
 
 def text(fields: Fields, number: int) -> str:
-    """The text of a field; empty where it is missing."""
+    """Return the text of a field; empty where it is missing."""
     return content(fields, number).decode("utf-8", "replace")
 
 

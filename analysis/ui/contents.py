@@ -108,6 +108,7 @@ class Span:
 
     @property
     def end_ns(self) -> int:
+        """The end of the span, ns."""
         return self.start_ns + self.dur_ns
 
 
@@ -122,7 +123,7 @@ class Strip:
 
 
 @dataclass(frozen=True)
-class Sequence:
+class SequenceTrack:
     """A token track, and what its recorded steps span."""
 
     number: int
@@ -132,7 +133,7 @@ class Sequence:
 
 
 @dataclass(frozen=True)
-class Place:
+class ViewTarget:
     """Where the user asked to look; None: not asked."""
 
     step: int | None = None  # number as the trace has it, else counted from 0
@@ -146,12 +147,12 @@ class Contents:
 
     strips: list[Strip]  # those with slices, in the order in which they are shown, of MAX_STREAMS devices at most
     idle_devices: int  # of how many there are
-    sequences: list[Sequence]  # token tracks to pin, the one that the user asked for first
+    sequences: list[SequenceTrack]  # token tracks to pin, the one that the user asked for first
     first_step_ns: int | None
     zoom: Span | None  # None: nothing to choose
 
 
-def read_contents(engine: TraceProcessor, path: str, place: Place, files: int = 1) -> Contents:
+def read_contents(engine: TraceProcessor, path: str, place: ViewTarget, files: int = 1) -> Contents:
     """What is worth a look, in one of so many files that are shown together.
 
     Raises UsageError where the trace lacks the step, token or molecule of `place`.
@@ -172,7 +173,7 @@ def read_contents(engine: TraceProcessor, path: str, place: Place, files: int = 
         if title == "steps":
             first_step_ns = slices[0][0]
     _, rows = query_rows(engine, Query("tokens", _SEQUENCES))
-    sequences = [Sequence(number, batch, (pid, tid), Span(ts, dur)) for number, batch, pid, tid, ts, dur in rows]
+    sequences = [SequenceTrack(number, batch, (pid, tid), Span(ts, dur)) for number, batch, pid, tid, ts, dur in rows]
     zoom, batch = _zoom(engine, path, place, sequences)
     pinned = [item for item in sequences if item.number == place.molecule]
     pinned += [item for item in sequences if item not in pinned and batch in (None, item.batch)]
@@ -185,15 +186,17 @@ def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def longest(place: int, title: str, slices: list[tuple[int, int, str]], most: int = MAX_SLICES) -> Strip:
-    """The strip of the slices, or of the longest of too many."""
+    """Return the strip of the slices, or of the longest of too many."""
     if len(slices) <= most:
         return Strip(place, title, slices)
     kept = sorted(slices, key=lambda item: (-item[1], item[0]))[:most]
     return Strip(place, f"{title} (longest {most:,})", sorted(kept), len(slices) - most)
 
 
-def _zoom(engine: TraceProcessor, path: str, place: Place, sequences: list[Sequence]) -> tuple[Span | None, int | None]:
-    """What to look at, and the batch that it is of."""
+def _zoom(
+    engine: TraceProcessor, path: str, place: ViewTarget, sequences: list[SequenceTrack]
+) -> tuple[Span | None, int | None]:
+    """Return the span to look at, and the batch that it is of."""
     chosen = None
     if place.molecule is not None or place.token is not None:
         # Without a number the first of which anything was recorded.

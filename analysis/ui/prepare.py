@@ -22,11 +22,21 @@ from molprof.analysis.reader.feeding import json_chunks
 from molprof.analysis.reader.load import is_large, survey_source
 from molprof.analysis.reader.open import values_named
 from molprof.analysis.reader.source import open_source
-from molprof.analysis.reader.survey import Survey
+from molprof.analysis.reader.survey import SurveyedTrace
 from molprof.analysis.trace import Trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
-from molprof.analysis.ui.contents import ABOVE, IDLE, MAX_STREAMS, TOKENS, Contents, Place, Span, Strip, read_contents
-from molprof.analysis.ui.tracks import Tracks, arrange_tracks
+from molprof.analysis.ui.contents import (
+    ABOVE,
+    IDLE,
+    MAX_STREAMS,
+    TOKENS,
+    Contents,
+    Span,
+    Strip,
+    ViewTarget,
+    read_contents,
+)
+from molprof.analysis.ui.tracks import UiTracks, arrange_tracks
 from molprof.common.values import counted
 from molprof.queries import FACTS, PACKAGE, replacing_tables, standing_alone
 
@@ -68,23 +78,23 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class _File:
+class _ViewFile:
     """One file of the view."""
 
     before: str  # its label before names
     contents: Contents
-    tracks: Tracks
+    tracks: UiTracks
     shift_ns: int  # added to its times
 
 
 def prepare(
     traces: Sequence[Trace],
     folder: Path,
-    place: Place,
+    place: ViewTarget,
     clocks: Sequence[tuple[str, int]] | None = None,
     remote: bool = False,
 ) -> Prepared:
-    """Writes into `folder` one trace to serve, or several as one, whose first steps start together without `clocks`.
+    """Write into `folder` one trace to serve, or several as one, whose first steps start together without `clocks`.
 
     place: what to zoom to in the first. clocks: of each file its label and what its clock is ahead, ns, for the files
     of one job. remote: `load_for_remote` follows, and makes the tables of facts.
@@ -100,12 +110,12 @@ def prepare(
         with trace:
             engine, info = trace.loaded()
             with values_named(engine, trace.path):
-                looks.append(read_contents(engine, info.path, Place() if looks else place, len(traces)))
+                looks.append(read_contents(engine, info.path, ViewTarget() if looks else place, len(traces)))
         notes += info.notes()
         if info.lanes:
             why = "for partial overlaps with others of their track"
             notes.append(f"{info.path}: {counted(info.lanes, 'event')} on tracks named 'overlapping', {why}")
-    surveys: list[Survey] = []
+    surveys: list[SurveyedTrace] = []
     for trace in traces:
         with open_source(trace.path) as source:
             surveys.append(survey_source(source, Wanted(stacks=trace.reading.stacks), trace.reading.partial)[1])
@@ -118,7 +128,7 @@ def prepare(
         steps = [ahead_ns - survey.origin_ns for survey, (_, ahead_ns) in zip(surveys, clocks, strict=True)]
     elif None not in first:
         steps = [(step or 0) + offset for step, offset in zip(first, offsets, strict=True)]
-    files: list[_File] = []
+    files: list[_ViewFile] = []
     for number, (survey, label) in enumerate(zip(surveys, labels, strict=True)):
         shift_ns = max(steps) - steps[number]
         survey.starts_ns += shift_ns
@@ -126,7 +136,9 @@ def prepare(
             _separate_ids(survey, number)
         before = f"{label}: " if label else ""
         taken = frozenset(pid for file in files for pid in file.tracks.pids)
-        files.append(_File(before, looks[number], arrange_tracks(survey, before, taken), offsets[number] + shift_ns))
+        files.append(
+            _ViewFile(before, looks[number], arrange_tracks(survey, before, taken), offsets[number] + shift_ns)
+        )
     end_ns = max(int((survey.starts_ns + survey.durations_ns).max(initial=0)) for survey in surveys)
     output = folder / "trace.gz"
     events = sum(len(survey.starts_ns) for survey in surveys)
@@ -179,7 +191,7 @@ def _in_packages(name: str, statements: Iterable[str], package: dict[str, str]) 
 
 @contextmanager
 def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[TraceProcessor, None, None]:
-    """An engine that holds what is served, for a UI that only asks. Raises EngineError."""
+    """Load an engine with what is served, for a UI that only asks. Raises EngineError."""
     with open_engine(native_path, memory64=True) as engine, prepared.trace.open("rb") as file:
         while chunk := file.read(1 << 20):
             engine.feed(chunk)
@@ -189,8 +201,8 @@ def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[Tr
         yield engine
 
 
-def _separate_ids(survey: Survey, number: int) -> None:
-    """Makes the ids of flows and asynchronous slices among the drafts distinct; `number`: of the file, from 1."""
+def _separate_ids(survey: SurveyedTrace, number: int) -> None:
+    """Make the ids of flows and asynchronous slices among the drafts distinct; `number`: of the file, from 1."""
     shift = number * _SHIFT
     for place, text in enumerate(survey.drafts):
         lines = isal_zlib.decompress(text).splitlines(keepends=True)
@@ -209,7 +221,7 @@ def _moved(line: bytes, shift: int) -> bytes:
 
 
 def _shifted(raw: msgspec.Raw, shift: int) -> msgspec.Raw:
-    """The number plus `shift`. To the engine, text may be a number too, even hexadecimal."""
+    """Return the number plus `shift`. To the engine, text may be a number too, even hexadecimal."""
     try:
         value = int(bytes(raw).strip(b'"'), 0)
     except ValueError:
@@ -226,8 +238,10 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     return next(found for found in (stems, names, placed, numbered) if len(set(found)) == len(found))
 
 
-def _view(title: str, files: Sequence[_File], whole: Span, package: dict[str, str]) -> tuple[View, list[str]]:
-    """The view of one file, or of several in one trace whose times span `whole`, and notes; it zooms by the first.
+def _view(title: str, files: Sequence[_ViewFile], whole: Span, package: dict[str, str]) -> tuple[View, list[str]]:
+    """Return the view of one file, or of several in one trace whose times span `whole`, and notes.
+
+    It zooms by the first.
 
     package: SQL modules, to which that of the strips is added; of several files none, as their events would be mixed.
     """
@@ -282,11 +296,11 @@ def _view(title: str, files: Sequence[_File], whole: Span, package: dict[str, st
 
 
 def _quoted(name: str) -> str:
-    """The first letters of the name, as in a text of SQL."""
+    """Return the first letters of the name, as in a text of SQL."""
     text = name.translate(_QUOTED).encode()[:_NAME_BYTES].decode(errors="ignore")
     return text[: len(text) - text.count("'") % 2]
 
 
 def _pattern(name: str) -> str:
-    """A JavaScript pattern that matches the text alone."""
+    """Return a JavaScript pattern that matches the text alone."""
     return "^" + re.sub(r"[\\^$.*+?()\[\]{}|/-]", r"\\\g<0>", name) + "$"

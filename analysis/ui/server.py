@@ -86,6 +86,7 @@ class UiServer(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
+        """The port that the server listens on."""
         return int(self.server_address[1])
 
     @property
@@ -126,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send("text/plain; charset=utf-8", str(error).encode(), HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _path(self) -> str | None:
-        """The path below the token; None for a request that is not from our page."""
+        """Return the path below the token; None for a request that is not from our page."""
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         _, _, rest = unquote(urlsplit(self.path).path).partition("/")
         token, slash, path = rest.partition("/")
@@ -155,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, template: str, *arguments: object) -> None:
-        """Logs nothing: addresses hold the token."""
+        """Log nothing: addresses hold the token."""
 
 
 def _packages(modules: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -167,7 +168,7 @@ def _packages(modules: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _script(view: View, template: str, package: dict[str, Any], more: list[str], remote: bool) -> str:
-    """The page's script with the view in it."""
+    """Return the page's script with the view in it."""
     data = {
         "title": view.title,
         "package": package,

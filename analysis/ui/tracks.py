@@ -12,26 +12,26 @@ from itertools import chain, count
 import numpy as np
 from msgspec.structs import replace
 
-from molprof.analysis.reader.places import Places, find_places
-from molprof.analysis.reader.survey import Survey
+from molprof.analysis.reader.places import TrackTargets, find_places
+from molprof.analysis.reader.survey import SurveyedTrace
 from molprof.analysis.reader.text import plain_text
 
 _NEVER = 1 << 62  # no thread's number
 
 
 @dataclass(frozen=True)
-class Tracks:
+class UiTracks:
     """Where the tracks of a file go in the UI. Names are those that the UI shows."""
 
-    places: Places  # numbers and names, for the writer
+    places: TrackTargets  # numbers and names, for the writer
     pids: frozenset[int]
     gpu: tuple[str, ...]  # tracks with GPU work, each lane behind its track
     sequences: dict[tuple[int, int], str]  # token tracks by the reader's process and thread number
     hosts: tuple[str, ...]  # processes with operators
 
 
-def arrange_tracks(found: Survey, before: str, taken: frozenset[int]) -> Tracks:
-    """Gives every track and lane its numbers and its name, with `before` in front, by which two files differ.
+def arrange_tracks(found: SurveyedTrace, before: str, taken: frozenset[int]) -> UiTracks:
+    """Give every track and lane its numbers and its name, with `before` in front, by which two files differ.
 
     taken: process numbers of the other files.
     """
@@ -74,10 +74,10 @@ def arrange_tracks(found: Survey, before: str, taken: frozenset[int]) -> Tracks:
     new_pids = np.array([pids[pid] for pid in base.pids.tolist()], dtype=np.int64)
     shown_names = {place: plain_text(name) for place, name in names.items() if name}
     places = replace(base, pids=new_pids, lane_tids=lanes, names=shown_names)
-    return Tracks(places, frozenset(pids.values()), tuple(name for *_, name in sorted(gpu)), sequences, tuple(hosts))
+    return UiTracks(places, frozenset(pids.values()), tuple(name for *_, name in sorted(gpu)), sequences, tuple(hosts))
 
 
-def _tracks_of(found: Survey, *categories: str) -> set[int]:
+def _tracks_of(found: SurveyedTrace, *categories: str) -> set[int]:
     wanted = found.has_label(label.category in categories for label in found.labels)
     return set(np.unique(found.tracks[wanted]).tolist())
 
@@ -92,7 +92,7 @@ def _free_pids(pids: list[int], taken: frozenset[int]) -> dict[int, int]:
     return chosen
 
 
-def _beside(base: Places) -> dict[tuple[int, int], int]:
+def _beside(base: TrackTargets) -> dict[tuple[int, int], int]:
     """For each lane a free thread number next to its track's: behind it, else before it, else behind others."""
     homes: dict[int, set[int]] = {}
     for pid, tid in zip(base.pids.tolist(), base.tids.tolist(), strict=True):

@@ -8,13 +8,13 @@ import click
 
 from molprof import api
 from molprof.commands.command import Command
-from molprof.commands.options import TRACE, Result, result_options
+from molprof.commands.options import TRACE, ResultOptions, result_options
 
 
 @click.command("checks", cls=Command)
 @click.argument("trace", type=TRACE)
 @result_options()
-def command(trace: Path, result: Result) -> int:
+def command(trace: Path, result: ResultOptions) -> int:
     """Check TRACE, and print the checks. The exit code is 3 if one does not hold.
 
     \b

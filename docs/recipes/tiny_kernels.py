@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.known import TraceFacts
+from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import time_text
 
@@ -27,7 +27,7 @@ LIMIT 1
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
 )
-def tiny_kernels(known: Known) -> Found | None:
+def tiny_kernels(known: TraceFacts) -> FindingEvidence | None:
     """Fires where kernels take less than 10 µs.
 
     Gain: the time of all these kernels.
@@ -36,7 +36,7 @@ def tiny_kernels(known: Known) -> Found | None:
         return None
     name, count, all_ns = rows[0].values()
     scope = known.scope
-    return Found(
+    return FindingEvidence(
         f"{time_text(all_ns)} in kernels below 10 µs, most of it in {count} of {name}",
         {"time_ns": all_ns},
         known.gain(scope.gpu_part(all_ns / scope.devices), "tiny kernels"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from molprof.profiler.constraints.vectorized import Vectorized
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import ProcessorTarget
 
 
 class Wide(Vectorized):
@@ -11,6 +11,6 @@ class Wide(Vectorized):
 
     name = "wide"
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ProcessorTarget) -> None:
         super().__init__(target)
         self.placeholder = "-00.0000,-00.0000,-00.0000"

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molprof.commands.attach_windows import Windows, sample_server, windows_options
+from molprof.commands.attach_windows import WindowOptions, sample_server, windows_options
 from molprof.commands.command import Command
 from molprof.commands.options import (
-    Result,
+    ResultOptions,
     make_folder,
     note,
     number_option,
@@ -84,11 +84,11 @@ def command(
     skipped: int | None,
     source: Path | None,
     folder: Path | None,
-    windows: Windows,
-    result: Result,
+    windows: WindowOptions,
+    result: ResultOptions,
     **options: Any,
 ) -> None:
-    """Time a running vLLM or SGLang server with and without a constraint, then let it record some steps.
+    r"""Time a running vLLM or SGLang server with and without a constraint, then let it record some steps.
 
     URL is that of its OpenAI API, such as http://127.0.0.1:8000. All prompts are sent, --concurrency at a time or at a
     --rate: in warm-up passes, then in timed passes with and without the constraint, in turn and without the profiler.
@@ -98,9 +98,9 @@ def command(
     With --every it sends nothing: it records --steps of what the server does, now and then, adds each to the history
     in --to, and deletes the trace unless --traces keeps it.
 
-    \b
+    
     Examples:
-      molprof attach http://127.0.0.1:8000 --prompts ask.txt --schema person.json --max-new-tokens 200 \\
+      molprof attach http://127.0.0.1:8000 --prompts ask.txt --schema person.json --max-new-tokens 200 \
         --trace-dir /tmp/vllm-traces --traces runs
       molprof attach http://127.0.0.1:8000 --every 10m --steps 20 --for 24h --trace-dir /tmp/vllm-traces --to history
     """
@@ -122,7 +122,7 @@ def command(
             raise UsageError(f"{source} is no folder", hint="--trace-dir DIR, the server's torch_profiler_dir")
         make_folder(folder, "--traces")
     from molprof.analysis.documents.served import attached_document
-    from molprof.profiler.attach import Load, Recording, attach
+    from molprof.profiler.attach import Load, ServerRecording, attach
     from molprof.profiler.attach.requests import of_file, of_prompts
     from molprof.profiler.attach.server import Server
     from molprof.profiler.molecules.prompts import read_inputs
@@ -135,7 +135,7 @@ def command(
     line = ("molprof", *sys.argv[1:])
     recording = None
     if source is not None and folder is not None:
-        recording = Recording(steps, skipped or 0, source, folder, line, result.force)
+        recording = ServerRecording(steps, skipped or 0, source, folder, line, result.force)
     found = attach(server, settings, load, requests, recording, note)
     result.deliver(attached_document(server.url, found.runs, list(map(str, found.traces)), found.notes))
     if found.problem is not None:
@@ -151,7 +151,7 @@ def _server(url: str, options: dict[str, Any]) -> Server:
 
 
 def _settings(options: dict[str, Any], file: Path | None, against: Path | None) -> CaptureSettings:
-    """What is asked for; of --requests they are the input."""
+    """Return the settings that the options ask for; those of --requests are its input."""
     if file is None:
         if against is not None:
             raise UsageError("--against goes with --requests", hint="--requests FILE")
@@ -176,7 +176,7 @@ def _fields(body: str | None) -> dict[str, Any]:
 
 
 def _key(name: str | None) -> str | None:
-    """The key, which is not on the command line, where other users and traces would show it."""
+    """Return the key, which is not on the command line, where other users and traces would show it."""
     if name is None:
         return None
     if not (key := os.environ.get(name)):

@@ -35,7 +35,7 @@ def _bytes(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Windows:
+class WindowOptions:
     """What is asked for of windows."""
 
     every: float | None = declared(
@@ -64,11 +64,11 @@ class Windows:
     )  # fmt: skip
 
 
-windows_options: Callable[..., Callable[..., object]] = grouped(Windows, "windows")  # type: ignore[assignment]
+windows_options: Callable[..., Callable[..., object]] = grouped(WindowOptions, "windows")  # type: ignore[assignment]
 
 
 def sample_server(
-    windows: Windows, steps: int, source: Path | None, folder: Path | None, connect: Callable[[], Server]
+    windows: WindowOptions, steps: int, source: Path | None, folder: Path | None, connect: Callable[[], Server]
 ) -> None:
     """Record windows until the time is over, and add each to the history; a remark on each, and on all."""
     if windows.every is None or windows.length is None or windows.to is None or source is None:

@@ -14,10 +14,10 @@ import click
 
 from molprof.commands import bench_masks, results
 from molprof.commands.cases import Cases, run_here, submit_shares, told
-from molprof.commands.command import Group
+from molprof.commands.command import CommandGroup
 from molprof.commands.options import (
     Read,
-    Result,
+    ResultOptions,
     declared,
     grouped,
     note,
@@ -36,7 +36,7 @@ from molprof.profiler.bench.kernels import PHASES, SHAPES, read_shape, sdpa_case
 from molprof.profiler.jobs.grid import packaged
 
 if TYPE_CHECKING:
-    from molprof.profiler.bench.facts import Facts
+    from molprof.profiler.bench.facts import CaseFacts
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ALL = "all"
@@ -81,7 +81,7 @@ _SDPA_OPTIONS = (
 
 
 @dataclass(frozen=True)
-class Running(Cases):
+class CaseOptions(Cases):
     """How the cases of a benchmark run."""
 
     # fmt: off
@@ -101,15 +101,15 @@ class Running(Cases):
     # fmt: on
 
 
-@click.group("bench", cls=Group, moved=_MOVED)
+@click.group("bench", cls=CommandGroup, moved=_MOVED)
 def command() -> None:
-    """Measure attention kernels, and masks of constraints, each case in a process of its own.
+    r"""Measure attention kernels, and masks of constraints, each case in a process of its own.
 
     A case ends as ok, failed, timed out (killed at --limit, with its stack), out of memory (with the largest batch
     that fits), not measured (other programs took the memory) or unsupported (with the reason). Each result is added to
     a file at once; Ctrl-C keeps the results so far. Whole generation is measured by molprof sweep.
 
-    \b
+    
     Examples:
       molprof bench sdpa -o sdpa.jsonl
       molprof bench masks -o masks.jsonl
@@ -122,12 +122,12 @@ def _benchmark(
     name: str,
     text: str,
     options: Sequence[Callable[..., Any]],
-    cases_of: Callable[[Running, dict[str, Any]], Callable[[bool], Sequence[Case]]],
+    cases_of: Callable[[CaseOptions, dict[str, Any]], Callable[[bool], Sequence[Case]]],
 ) -> click.Command:
-    """The command of a benchmark; `cases_of` returns its cases, by whether they run on a GPU."""
+    """Return the command of a benchmark; `cases_of` returns its cases, by whether they run on a GPU."""
 
-    @grouped(Running, "running")
-    def invoke(running: Running, **given: Any) -> int:
+    @grouped(CaseOptions, "running")
+    def invoke(running: CaseOptions, **given: Any) -> int:
         _check(running)
         cases = cases_of(running, {**given, "device": running.device, "threads": running.threads})
         if _submitted(running, len(undivided(cases(True)))):
@@ -145,7 +145,7 @@ def _benchmark(
     return made(with_options(invoke, *options))
 
 
-def _check(running: Running) -> None:
+def _check(running: CaseOptions) -> None:
     if running.retry and not running.resume:
         raise click.UsageError("--retry requires --resume")
     running.check()
@@ -158,7 +158,7 @@ def _check(running: Running) -> None:
     check_results(running.output)
 
 
-def _submitted(running: Running, cases: int) -> bool:
+def _submitted(running: CaseOptions, cases: int) -> bool:
     """Submit the benchmark if that is asked for, and return whether it was."""
     if running.submission.cluster is None or running.dry_run:
         return False
@@ -178,7 +178,7 @@ def _submitted(running: Running, cases: int) -> bool:
     return True
 
 
-def run(cases: Sequence[Case], facts: Facts, running: Running) -> int:
+def run(cases: Sequence[Case], facts: CaseFacts, running: CaseOptions) -> int:
     """Run the cases, or list them; return the exit code."""
     from molprof.profiler.bench.facts import cases_document
 
@@ -186,16 +186,16 @@ def run(cases: Sequence[Case], facts: Facts, running: Running) -> int:
         number, of = running.share
         cases = [case for group in undivided(cases)[number - 1 :: of] for case in group]
     if running.dry_run:
-        Result().deliver(cases_document(cases, facts, running.repeats))
+        ResultOptions().deliver(cases_document(cases, facts, running.repeats))
         return 0
     from molprof.common.process.guarded import Limits
-    from molprof.profiler.bench.schedule import Plan, default_memory
+    from molprof.profiler.bench.schedule import SchedulePlan, default_memory
     from molprof.profiler.jobs.results_file import ResultsFile
 
     assert running.output is not None
     assert running.repeats is not None
     known = set(map(case_id, cases))
-    plan = Plan(
+    plan = SchedulePlan(
         tuple(cases), running.repeats, running.seed, Limits(running.limit, running.memory_limit or default_memory()),
         running.resume, running.retry, running.bisect, ("molprof", *sys.argv[1:]),
     )  # fmt: skip
@@ -223,7 +223,7 @@ Examples:
 """
 
 
-def _sdpa_cases(running: Running, given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
+def _sdpa_cases(running: CaseOptions, given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
     shapes = given.pop("attention_shapes")
     return lambda gpu: sdpa_cases(shapes or tuple(map(read_shape, SHAPES[gpu])), **given)
 

@@ -11,13 +11,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from molprof.commands.options import Result, note, refuse
+from molprof.commands.options import ResultOptions, note, refuse
 from molprof.commands.run_options import Seconds
 from molprof.common.bench_records import digest
 from molprof.common.files import read_text
 from molprof.common.settings import CONSTRAINTS
 from molprof.profiler.bench.cases import ENGINES, Case, MasksCase, case_id
-from molprof.profiler.bench.schemas import Found, find_schemas
+from molprof.profiler.bench.schemas import SchemaFolder, find_schemas
 
 NAME = "masks"
 TEXT = """Measure the masks of constrained decoding without a model, along instances of JSON schemas.
@@ -67,7 +67,7 @@ ENGINE_NAMES = tuple(ENGINES)
 
 
 def mask_cases(given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
-    """The cases by options; the same with a GPU."""
+    """Return the cases by options; the same with a GPU."""
     threads, batches = given["threads"], given["batches"]
     if min(batches) < 1:
         raise click.BadParameter("a batch has a row or more", param_hint="'--batch'")
@@ -85,7 +85,7 @@ def mask_cases(given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
     if constraint is None:
         found = find_schemas(None if folder is None else Path(folder))
     else:
-        found = Found((constraint[0],), (digest({"constraint": constraint}),))
+        found = SchemaFolder((constraint[0],), (digest({"constraint": constraint}),))
     engines: Sequence[tuple[str, ...]] = [(name,) for name in given["engines"]]
     if given["oracle"]:
         if len(engines) < 2:
@@ -126,11 +126,11 @@ def show_ranking(output: Path, cases: Sequence[Case]) -> None:
     measured = [item for item in summed(read_results(output)) if item.case in known and item.masks]
     measured = [item for item in measured if item.environment == measured[-1].environment]
     if len(measured) > 1:
-        Result().deliver(masks_ranking(measured))
+        ResultOptions().deliver(masks_ranking(measured))
 
 
 def _one_constraint(given: dict[str, Any]) -> tuple[str | None, tuple[str, str] | None]:
-    """The folder or file of schemas, and another constraint, kind and text, in its place."""
+    """Return the folder or file of schemas, and another constraint, kind and text, in its place."""
     names = [name for name in ("folder", *CONSTRAINTS) if given[name] is not None]
     if len(names) > 1:
         one, other = ("PATH" if name == "folder" else f"--{name.replace('_', '-')}" for name in names[:2])

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import click
 from msgspec import UNSET
 
-from molprof.commands.options import Result, check_ending, file_option, make_folder, note, with_options
-from molprof.commands.progress import Progress
+from molprof.commands.options import ResultOptions, check_ending, file_option, make_folder, note, with_options
+from molprof.commands.progress import ProgressPrinter
 from molprof.commands.run_options import check_arguments, sampling_asked, setting_option
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import RunError, UsageError
@@ -51,7 +51,7 @@ _LP = click.option(
 
 
 def _setting_options(function: _F) -> _F:
-    """An option for each setting, and --lp beside --processor, which it stands for."""
+    """Return an option for each setting, and --lp beside --processor, which it stands for."""
     options = {name: setting_option(row) for name, row in SETTINGS.items()}
     processor = options["processor"]
     options["processor"] = lambda command: _LP(processor(command))
@@ -66,7 +66,7 @@ def _setting_options(function: _F) -> _F:
 def command(
     context: click.Context, /, output: Path | None, force: bool, submission: Submission, **options: Any
 ) -> None:
-    """Generate texts, measure the time without the profiler, then record some of the steps.
+    r"""Generate texts, measure the time without the profiler, then record some of the steps.
 
     Warm-up and timed passes run first, without the profiler. One more pass is recorded, by default 20 decode steps of
     the first batch. OUT holds these steps, all tokens, and the settings and times of the run.
@@ -78,7 +78,7 @@ def command(
     turns, in random order, so that a machine that changes its speed changes all runs alike: compare such traces rather
     than those of separate captures. A name twice shows the noise.
 
-    \b
+    
     Examples:
       molprof capture --model qwen --lp
       molprof capture --model llama --no-lp -n 16 --batch-size 16 -o llama.json.gz
@@ -92,7 +92,7 @@ def command(
       molprof capture --model qwen --processor my_package:Constraint --processor-arg top=5 -o mine.json.gz
       molprof capture --model ./my-model --lp --smiles mine.smi --device cuda -o mine.json.gz
       molprof capture --model qwen --lp --smiles set.csv:canonical_smiles -n 100 -o set.json.gz
-      molprof capture --model ./my-model --lp --prompt-format 'Molecule: {smiles}\\n' \\
+      molprof capture --model ./my-model --lp --prompt-format 'Molecule: {smiles}\n' \
         --answer-format '<mol>{atom}<{x} {y} {z}>...</mol>' -o tags.json.gz
       molprof capture --model mine --lp --submit h100 --slurm time=2:00:00 -o mine.json.gz
     """
@@ -142,7 +142,7 @@ def command(
     measured: list[list[MeasuredRun]] = []
     problems: list[str] = []
     try:
-        with Progress() as progress:
+        with ProgressPrinter() as progress:
             for result in capture_together(asked, progress, able_only=every):
                 session = result.manifest.session
                 together = UNSET if session is None else session.measured
@@ -177,11 +177,13 @@ def _show_rankings(measured: Iterable[Sequence[MeasuredRun]]) -> None:
 
     for runs in measured:
         if len(runs) > 1:
-            Result().deliver(ranking_document(runs))
+            ResultOptions().deliver(ranking_document(runs))
 
 
 def _every_engine(names: str, options: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """The names with those of all installed engines in place of `all`, and a line for each that is not installed."""
+    """Return the names with those of all installed engines in place of `all`, and a line for each that is not
+    installed.
+    """
     if not any(options[name] for name in CONSTRAINTS) and options["engine"] != VLLM:
         raise UsageError(
             "--processor all is for engines that constrain, and nothing says to what",
@@ -200,7 +202,7 @@ def _every_engine(names: str, options: Mapping[str, Any]) -> tuple[str, list[str
 
 
 def capture_settings(project: Project, lp: bool | None, **options: Any) -> CaptureSettings:
-    """The options of the command as settings; a model's short name in the project stands for its table."""
+    """Return the options of the command as settings; a model's short name in the project stands for its table."""
     chosen = options["processor"] or (LP_WORD if lp else NO_PROCESSOR)
     if lp is False and chosen != NO_PROCESSOR:
         raise click.UsageError(f"--no-lp and --processor {chosen} contradict each other; give one of them")
@@ -216,7 +218,7 @@ def capture_settings(project: Project, lp: bool | None, **options: Any) -> Captu
 
 
 def run_settings(project: Project, model: str, processor: str | None, **options: Any) -> dict[str, CaptureSettings]:
-    """The settings of each run by the name of its trace: every model with every processor, in that order."""
+    """Return the settings of each run by the name of its trace: every model with every processor, in that order."""
     models = [model] if Path(model).exists() else _names("--model", model)
     processors = [None] if processor is None else _names("--processor", processor)
     several = len(models) * len(processors) > 1

@@ -19,14 +19,14 @@ from molprof.common.errors import RunError, UsageError
 from molprof.common.process import OK, UNSUPPORTED
 
 if TYPE_CHECKING:
-    from molprof.profiler.bench.facts import Facts
-    from molprof.profiler.bench.schedule import Plan
+    from molprof.profiler.bench.facts import CaseFacts
+    from molprof.profiler.bench.schedule import SchedulePlan
 
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def _bytes(value: str) -> int:
-    """A number of bytes, with K, M, G or T for powers of 1000."""
+    """Return a number of bytes, with K, M, G or T for powers of 1000."""
     text = value.strip().upper().removesuffix("B").removesuffix("I")
     unit = text[-1:] if text[-1:] in _SIZES else ""
     try:
@@ -64,7 +64,7 @@ class Cases:
             raise click.UsageError("--tasks requires --submit NAME")
 
 
-def run_here(plan: Plan, facts: Facts | None, output: Path) -> CaseLines | None:
+def run_here(plan: SchedulePlan, facts: CaseFacts | None, output: Path) -> CaseLines | None:
     """Run the cases of a plan, and add their results to the file; None where that was interrupted."""
     from molprof.profiler.bench.schedule import run_plan
     from molprof.profiler.jobs.results_file import ResultsFile

@@ -53,7 +53,7 @@ class _Help(click.Command):
         super().__init__(*arguments, **settings)
 
     def _texts(self) -> tuple[str, str]:
-        """The text of the help, and its examples, a line each."""
+        """Return the text of the help, and its examples, a line each."""
         text, _, examples = cleandoc(self.help or "").partition(_EXAMPLES)
         examples, more, rest = examples.partition("\n\b\n")
         return f"{text}\n\n\b\n{rest}" if more else text, dedent(examples.rstrip())
@@ -63,7 +63,7 @@ class _Help(click.Command):
 
 
 def _first_sentence(text: str, room: int) -> str:
-    """The first sentence of a text without its period, or its beginning where it is longer."""
+    """Return the first sentence of a text without its period, or its beginning where it is longer."""
     return shorten(text.partition(". ")[0].removesuffix("."), max(room, len(_CUT)), placeholder=_CUT)
 
 
@@ -75,7 +75,7 @@ def _write_text(formatter: click.HelpFormatter, text: str, examples: str) -> Non
                 formatter.write_text(part)
 
 
-class Group(_Help, click.Group):
+class CommandGroup(_Help, click.Group):
     """A group that lists its commands in the order of their declaration.
 
     Args:
@@ -94,6 +94,7 @@ class Group(_Help, click.Group):
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order of their declaration."""
         return list(self.commands)
 
 
@@ -112,6 +113,7 @@ class Command(_Help):
         self.commands: dict[str, click.Command] = {}
 
     def add(self, command: click.Command) -> None:
+        """Add a subcommand."""
         self.commands[command.name or ""] = command
 
     def make_context(
@@ -123,12 +125,14 @@ class Command(_Help):
         return super().make_context(info_name, args, parent, **extra)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, with `--help-all`."""
         option = click.Option(
             ["--help-all"], is_flag=True, is_eager=True, hidden=True, expose_value=False, callback=_show_all
         )
         return [*super().get_params(ctx), option]
 
     def get_help(self, ctx: click.Context) -> str:
+        """Return the help, without rare options unless all are asked for."""
         page = super().get_help(ctx)
         if ctx.meta.get(_ALL):
             return page
@@ -194,7 +198,7 @@ class Command(_Help):
 
 
 def _name(option: click.Option, context: click.Context) -> str:
-    """The option as help names it, without its values where these are long."""
+    """Return the option as help names it, without its values where these are long."""
     name = (option.get_help_record(context) or ("",))[0]
     return name if len(name) <= _LONGEST else ", ".join(option.opts)
 
@@ -207,7 +211,7 @@ def _show_all(context: click.Context, parameter: click.Parameter, value: bool) -
 
 
 def moved(option: str, now: str, **settings: Any) -> Callable[[_F], _F]:
-    """A hidden option that is a command now; its error says which, with the option's value for {}."""
+    """Return a hidden option that is a command now; its error says which, with the option's value for {}."""
 
     def refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value:

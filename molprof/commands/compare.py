@@ -14,7 +14,7 @@ from molprof.api import compare, compare_kernels, reports
 from molprof.commands.command import Command
 from molprof.commands.options import (
     TRACE,
-    Result,
+    ResultOptions,
     all_option,
     fail_if_option,
     given_options,
@@ -75,9 +75,9 @@ def command(
     tokens: tuple[int, ...],
     molecules: tuple[int, ...],
     reading: Reading,
-    result: Result,
+    result: ResultOptions,
 ) -> int:
-    """Compare TRACES side by side; ratios and differences are against one of them, the base.
+    r"""Compare TRACES side by side; ratios and differences are against one of them, the base.
 
     That is the only run without a constraint where there is just one, else the first.
 
@@ -93,7 +93,7 @@ def command(
     order, and splits the difference, to the nanosecond, into work that is matched and slower or faster, only in one
     trace, or moved, and idle time between. Exit code 3: the parts do not add up.
 
-    \b
+    
     Examples:
       molprof compare llama.json.gz qwen.json.gz
       molprof compare qwen.json.gz qwen-lp.json.gz -o comparison.json
@@ -165,7 +165,9 @@ def command(
 
 
 def _expanded(given: Sequence[Path]) -> list[Path]:
-    """The traces, in place of a folder those in it; the folder of a sweep by its index. A folder without any stays.
+    """Return the traces, in place of a folder those in it; the folder of a sweep by its index.
+
+    A folder without any stays.
 
     What a capture writes beside a run's trace, of its graphs or of a failure, is no run to compare.
     """
@@ -189,5 +191,5 @@ def _expanded(given: Sequence[Path]) -> list[Path]:
 
 
 def _place_of(base: Path | None, traces: Sequence[Path]) -> int | None:
-    """The place of the base among the traces; None where it is not one of them."""
+    """Return the place of the base among the traces; None where it is not one of them."""
     return next((place for place, path in enumerate(traces) if base == path), None)

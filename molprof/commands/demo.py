@@ -10,8 +10,8 @@ import click
 from molprof.analysis.reader import Reading
 from molprof.api import compare, reports
 from molprof.commands.command import Command
-from molprof.commands.options import Result, engine_options, folder_option, make_folder, note, number_option
-from molprof.commands.progress import Progress
+from molprof.commands.options import ResultOptions, engine_options, folder_option, make_folder, note, number_option
+from molprof.commands.progress import ProgressPrinter
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing
 from molprof.common.memory import let_threads_sleep
@@ -33,11 +33,11 @@ RUNS = {
 @click.option("--force", is_flag=True, help="Replace traces of an earlier demo in DIR.")
 @engine_options
 def command(folder: Path, count: int, repeats: int, force: bool, native_path: str | None) -> None:
-    """Capture both presets with and without a logits processor (LP), and compare the four runs.
+    r"""Capture both presets with and without a logits processor (LP), and compare the four runs.
 
     Takes about a minute on two CPU cores; uses a GPU if there is one. The traces stay in DIR.
 
-    \b
+    
     Examples:
       molprof demo
       molprof demo -n 32 -o big-demo
@@ -74,11 +74,13 @@ def command(folder: Path, count: int, repeats: int, force: bool, native_path: st
         )
         for name, (preset, constrained) in RUNS.items()
     ]
-    with Progress() as progress:
+    with ProgressPrinter() as progress:
         for result in capture_together(asked, progress):
             for line in result.notes:
                 progress.line(escaped(f"{trace_stem(result.path.name)}: {line}"))
     note("reading the four traces")
     runs = dict(zip(RUNS, reports(list(paths.values()), Reading(native_path, cached=True)), strict=True))
     pairs = [compare(runs[preset], runs[f"{preset}-lp"]) for preset in ("llama", "qwen")]
-    Result().deliver(demo_document(compare(*runs.values()), pairs, {name: str(path) for name, path in paths.items()}))
+    ResultOptions().deliver(
+        demo_document(compare(*runs.values()), pairs, {name: str(path) for name, path in paths.items()})
+    )

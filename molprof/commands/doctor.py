@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from molprof.commands.command import Command
-from molprof.commands.options import Result, result_options
+from molprof.commands.options import ResultOptions, result_options
 from molprof.commands.run_options import Seconds
 from molprof.commands.submission import config_option
 
@@ -22,14 +22,14 @@ from molprof.commands.submission import config_option
 @click.option("--peaks", is_flag=True, help="Measure products of matrices and a copy of memory too; half a minute.")
 @config_option
 @result_options()
-def command(limit_s: float, peaks: bool, config: Path | None, result: Result) -> int:
-    """Check what molprof requires and what it can use, and print a fix for what does not work.
+def command(limit_s: float, peaks: bool, config: Path | None, result: ResultOptions) -> int:
+    r"""Check what molprof requires and what it can use, and print a fix for what does not work.
 
     Imports and kernels run in separate processes, each with a time limit. Works without torch. States: ok; missing
     (required, not installed); broken (installed, does not work); absent (optional, not installed). Exit codes: 0 if
     traces can be captured or analysed, 3 if neither.
 
-    \b
+    
     Examples:
       molprof doctor
       molprof doctor --format json | jq .can

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from molprof.commands.command import Command
-from molprof.commands.options import Result, note, number_option, path_option, refuse, result_options
+from molprof.commands.options import ResultOptions, note, number_option, path_option, refuse, result_options
 from molprof.commands.run_options import format_options, whole_options
 from molprof.commands.submission import config_option
 from molprof.common.document import Document
@@ -51,10 +51,10 @@ def command(
     prompt_format: str | None,
     answer_format: str | None,
     config: Path | None,
-    result: Result,
+    result: ResultOptions,
     **whole: Any,
 ) -> None:
-    """Compare the tokens that real coordinates need with the FREE positions that placeholders give them.
+    r"""Compare the tokens that real coordinates need with the FREE positions that placeholders give them.
 
     With --schema, --regex or --choices: what that constraint leaves room for, loops of white space, digits or text
     without an end, and in how many tokens its forced text is written.
@@ -62,7 +62,7 @@ def command(
     Drift is the difference: FREE positions of a placeholder minus tokens of a coordinate block. Above 0, junk fills
     the positions left over. Below 0, the block is cut. Requires no model.
 
-    \b
+    
     Examples:
       molprof drift
       molprof drift --tokenizer qwen --tokenizer ./my-model --conformers molecules.sdf

@@ -10,13 +10,13 @@ import click
 
 from molprof.analysis.reader import Reading
 from molprof.analysis.reader.remote import remote_text
-from molprof.commands.command import Command, Group
+from molprof.commands.command import Command, CommandGroup
 from molprof.commands.inputs import expanded
 from molprof.commands.options import (
     FOLDER,
     TRACE,
     Read,
-    Result,
+    ResultOptions,
     judged,
     make_folder,
     note,
@@ -30,7 +30,7 @@ from molprof.common.values import counted
 
 
 def _utc(text: str) -> str:
-    """A time in ISO format, as UTC; without a zone it is UTC already. Raises ValueError."""
+    """Return a time in ISO format, as UTC; without a zone it is UTC already. Raises ValueError."""
     try:
         time = datetime.datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
     except ValueError:
@@ -39,11 +39,11 @@ def _utc(text: str) -> str:
     return (time if time.tzinfo else time.replace(tzinfo=zone)).astimezone(zone).isoformat()
 
 
-@click.group("history", cls=Group)
+@click.group("history", cls=CommandGroup)
 def command() -> None:
-    """Keep results over time, and show where figures changed, and what else did.
+    r"""Keep results over time, and show where figures changed, and what else did.
 
-    \b
+    
     Examples:
       molprof history add trace.json.gz --to history --name nightly
       molprof history show history
@@ -60,12 +60,12 @@ def command() -> None:
 def add_command(
     results: Sequence[Path], folder: Path, name: str | None, commit: str | None, time: str | None, reading: Reading
 ) -> None:
-    """Add RESULTs to the history in FOLDER: their figures, settings, environment and first finding, 5 kB each.
+    r"""Add RESULTs to the history in FOLDER: their figures, settings, environment and first finding, 5 kB each.
 
     RESULT is a trace, a report stored with --format json, or a row that molprof report rows --parts kept. One that is
     there already is not added again.
 
-    \b
+    
     Examples:
       molprof history add trace.json.gz --to history --name nightly
       molprof history add trace.json.gz --to s3://bucket/history --commit "$GITHUB_SHA"
@@ -102,14 +102,14 @@ def add_command(
 @number_option("--last", "recent", help="With --fail-if: judge changes at the last N results of a name alone.")
 @result_options()
 def show_command(
-    folder: Path, names: Sequence[str], thresholds: Sequence[str], recent: int | None, result: Result
+    folder: Path, names: Sequence[str], thresholds: Sequence[str], recent: int | None, result: ResultOptions
 ) -> int:
-    """Show where figures of the results in FOLDER changed, with the commit, environment and first finding there.
+    r"""Show where figures of the results in FOLDER changed, with the commit, environment and first finding there.
 
     Change points are found by Apache Otava, a program in an environment of its own: pipx install apache-otava, or
     MOLPROF_OTAVA='uvx --from apache-otava otava'. As html it is a page with a plot of each figure.
 
-    \b
+    
     Examples:
       molprof history show history
       molprof history show history -o history.html

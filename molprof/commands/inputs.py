@@ -13,7 +13,7 @@ from molprof.analysis.reader import is_stream
 from molprof.analysis.reader.remote import is_remote, listed
 from molprof.commands.options import (
     SPEEDSCOPE,
-    Result,
+    ResultOptions,
     ending_of,
     make_folder,
     note,
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def chosen(
-    traces: Sequence[Path], result: Result, several: bool, **helpers: Path | None
+    traces: Sequence[Path], result: ResultOptions, several: bool, **helpers: Path | None
 ) -> tuple[list[Path], list[Path | None]]:
     """Return the traces, folders replaced by those in them, and where the result of each goes; all are checked.
 
@@ -67,7 +67,7 @@ def submitted(
 def readable(
     traces: Sequence[Path], outputs: Sequence[Path | None], found: Iterable[T | MolprofError], needs_all: bool = False
 ) -> tuple[list[T], list[Path | None], list[TraceRow]]:
-    """What was read of traces, the outputs of that, and rows of the traces that could not be read, told as they come.
+    """Return what was read of traces, the outputs of that, and rows of unreadable traces, reported as they come.
 
     Raises the error of a single trace, and where all are needed the first one.
     """
@@ -89,14 +89,14 @@ def readable(
 
 
 def refuse_bad(bad: Sequence[TraceRow], count: int) -> None:
-    """Raises TraceError if there are rows of traces that could not be read, of `count` traces."""
+    """Raise TraceError if there are rows of traces that could not be read, of `count` traces."""
     if bad:
         text = f"{len(bad):,} of {counted(count, 'trace')} could not be read, first {bad[0].problem}"
         raise TraceError(text, hint="--partial reads the intact part of a damaged trace")
 
 
 def expanded(given: Sequence[Path], stored: bool) -> list[Path]:
-    """The traces, folders replaced by those in them, with remarks on what is left out.
+    """Return the traces, folders replaced by those in them, with remarks on what is left out.
 
     stored: with other files that are named as traces, such as stored reports; a folder without any stays. Else raises
     UsageError for a folder without traces.
@@ -124,8 +124,8 @@ def expanded(given: Sequence[Path], stored: bool) -> list[Path]:
     return found
 
 
-def _outputs(traces: Sequence[Path], result: Result) -> list[Path | None]:
-    """A file for each of several traces in the folder OUT, which is made; without OUT none.
+def _outputs(traces: Sequence[Path], result: ResultOptions) -> list[Path | None]:
+    """Return a file for each of several traces in the folder OUT, which is made; without OUT none.
 
     Raises UsageError where OUT is no folder, two traces would share a file, a file exists, or the format needs OUT.
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from molprof.commands.command import Command
-from molprof.commands.options import Result, note, result_options, write
+from molprof.commands.options import ResultOptions, note, result_options, write
 from molprof.commands.submission import Submission, config_option, follow, settle
 from molprof.common.errors import UsageError
 from molprof.common.text import escaped
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 @click.argument("name", metavar="[ID]", required=False)
 @result_options()
 @config_option
-def command(name: str | None, result: Result, config: Path | None) -> None:
-    """List the jobs of this project, or the tasks of the job ID: capture-3, or 3 for short.
+def command(name: str | None, result: ResultOptions, config: Path | None) -> None:
+    r"""List the jobs of this project, or the tasks of the job ID: capture-3, or 3 for short.
 
     If Slurm does not answer, the states are the last that the tasks wrote.
 
-    \b
+    
     Examples:
       molprof jobs
       molprof jobs sweep-2
@@ -57,7 +57,7 @@ def command(name: str | None, result: Result, config: Path | None) -> None:
 
 
 def _of_job(name: str) -> Callable[[Callable[..., None]], click.Command]:
-    """A subcommand of `molprof jobs` for the job ID, which it gets as `job`."""
+    """Return a subcommand of `molprof jobs` for the job ID, which it gets as `job`."""
 
     def add(function: Callable[..., None]) -> click.Command:
         @functools.wraps(function)
@@ -74,7 +74,7 @@ def _of_job(name: str) -> Callable[[Callable[..., None]], click.Command]:
 
 
 def _status(job: Job) -> JobStatus:
-    """The states of a job's tasks; a remark if they are the last that the tasks wrote."""
+    """Return the states of a job's tasks; a remark if they are the last that the tasks wrote."""
     from molprof.profiler.jobs.status import job_status
 
     status = job_status(job)
@@ -85,9 +85,9 @@ def _status(job: Job) -> JobStatus:
 
 @_of_job("requeue")
 def requeue_command(job: Job) -> None:
-    """Submit the failed tasks of ID again.
+    r"""Submit the failed tasks of ID again.
 
-    \b
+    
     Examples:
       molprof jobs requeue sweep-2
     """
@@ -103,9 +103,9 @@ def requeue_command(job: Job) -> None:
 
 @_of_job("cancel")
 def cancel_command(job: Job) -> None:
-    """Cancel the waiting and running tasks of ID.
+    r"""Cancel the waiting and running tasks of ID.
 
-    \b
+    
     Examples:
       molprof jobs cancel capture-3
     """
@@ -123,12 +123,12 @@ def cancel_command(job: Job) -> None:
 @_of_job("collect")
 @click.option("--wait", is_flag=True, help="Wait until the job has ended.")
 def collect_command(job: Job, wait: bool) -> None:
-    """List how each task of the job ID ended, and where its results are.
+    r"""List how each task of the job ID ended, and where its results are.
 
     Tasks write their own results. Of a benchmark or sweep, this command puts them together. Exit codes: 0 every task
     ended well; 3 a task failed, timed out, was preempted, cancelled or lost, or has not ended.
 
-    \b
+    
     Examples:
       molprof jobs collect capture-3
       molprof jobs collect sweep-2 --wait
@@ -136,16 +136,16 @@ def collect_command(job: Job, wait: bool) -> None:
     from molprof.profiler.jobs.status import tasks_document
 
     status = follow(job) if wait else _status(job)
-    Result().deliver(tasks_document(status))
+    ResultOptions().deliver(tasks_document(status))
     settle(status)
 
 
 @_of_job("logs")
 @click.argument("task", metavar="[TASK]", required=False)
 def logs_command(job: Job, task: str | None) -> None:
-    """Print the output so far of all tasks of the job ID, or of one TASK, by number or name.
+    r"""Print the output so far of all tasks of the job ID, or of one TASK, by number or name.
 
-    \b
+    
     Examples:
       molprof jobs logs capture-3
       molprof jobs logs sweep-2 5

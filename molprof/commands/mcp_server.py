@@ -96,7 +96,7 @@ class Folders:
                     yield str(path.relative_to(root) if len(self._roots) == 1 else path), path.stat().st_size
 
 
-class Requests(io.RawIOBase):
+class RequestLines(io.RawIOBase):
     """The lines of requests, without half of a character (`whole_json`).
 
     The SDK drops a request that holds one, and who asked would wait without end.
@@ -106,16 +106,18 @@ class Requests(io.RawIOBase):
         self._lines, self._rest = lines, b""
 
     def readable(self) -> bool:
+        """Return True: lines can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Read the next bytes of whole lines into `buffer`."""
         text = self._rest or whole_json(self._lines.readline().decode("utf-8", "replace")).encode()
         size = min(len(text), len(buffer))
         buffer[:size], self._rest = text[:size], text[size:]
         return size
 
 
-class Reader:
+class TraceReader:
     """The process that reads traces, asked one call after the other. It is started again when it ends."""
 
     def __init__(self, limit_s: float = 300.0) -> None:
@@ -133,10 +135,10 @@ class Reader:
 
 
 def make_server(folders: Folders) -> MCPServer[Any]:
-    """The server; its tools read files below the folders alone."""
+    """Return the server; its tools read files below the folders alone."""
     # Its own notes on stderr are of no use to the user of an assistant.
     server: MCPServer[Any] = MCPServer("molprof", instructions=_INSTRUCTIONS, version=__version__, log_level="CRITICAL")
-    reader = Reader()
+    reader = TraceReader()
 
     def traces(limit: Limit = 200) -> dict[str, Any]:
         """List the traces that can be read, with their sizes."""
@@ -149,7 +151,10 @@ def make_server(folders: Folders) -> MCPServer[Any]:
         return {**data, "traces": shown[:limit], **left_out}
 
     def ask(tool: str, **arguments: Any) -> dict[str, Any]:
-        """The reader's answer, with traces below the folders; an error of molprof's becomes one for the assistant."""
+        """Return the reader's answer, with traces below the folders.
+
+        An error of molprof's becomes one for the assistant.
+        """
         try:
             for name in {"trace", "file"} & arguments.keys():
                 arguments[name] = str(folders.find(arguments[name]))
@@ -179,7 +184,8 @@ def make_server(folders: Folders) -> MCPServer[Any]:
 
     def origin(trace: Trace, by: By = "module", depth: Depth = 4, limit: Limit = 30) -> dict[str, Any]:
         """Show where GPU work comes from, as a tree (amounts inclusive, equal layers in one row), and who launches,
-        copies and waits for the GPU."""
+        copies and waits for the GPU.
+        """
         return ask("origin", trace=trace, by=by, depth=depth, limit=limit)
 
     def path(trace: Trace, changes: Changes = (), limit: Limit = 30) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from molprof.analysis.figures.build import DEVICES, OPERATIONS
 from molprof.analysis.figures.catalog import COMPARED, FIGURES
 from molprof.analysis.figures.figure import Figure, evidence_of
 from molprof.analysis.figures.model import Finding
-from molprof.analysis.origin.read import Place
+from molprof.analysis.origin.read import CallLocation
 from molprof.analysis.origin.tree import Tree
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.common.document import Document
@@ -34,7 +34,7 @@ _MOST_TEXT = 2_000  # of one text in a list
 
 
 def answer(tool: str, arguments: dict[str, Any]) -> bytes:
-    """The answer of a tool as JSON, in the process that reads traces."""
+    """Return the answer of a tool as JSON, in the process that reads traces."""
     # A native trace processor can open files; the embedded one has none.
     os.environ.pop(NATIVE_PATH_VARIABLE, None)
     try:
@@ -47,7 +47,7 @@ def answer(tool: str, arguments: dict[str, Any]) -> bytes:
 
 
 def bounded(data: dict[str, Any], most: int = _MOST_CHARACTERS) -> bytes:
-    """The answer as JSON of at most `most` characters.
+    """Return the answer as JSON of at most `most` characters.
 
     The longest list is halved until all fits; `left_out` says how many entries of which list are missing.
     """
@@ -76,7 +76,7 @@ def limited(data: dict[str, Any], key: str, items: Sequence[Any], limit: int) ->
 
 
 def _cut(value: Any) -> Any:
-    """The value with long texts inside lists cut."""
+    """Return the value with long texts inside lists cut."""
     if isinstance(value, str):
         return value if len(value) <= _MOST_TEXT else f"{value[:_MOST_TEXT]}... ({len(value) - _MOST_TEXT} more)"
     if isinstance(value, (list, tuple)):
@@ -209,7 +209,7 @@ def _queries(name: str) -> dict[str, Any]:
 
 
 def document_data(document: Document, notes: Sequence[str], limit: int) -> dict[str, Any]:
-    """The data of a document as `--format json` has it, with at most `limit` entries of each list.
+    """Return the data of a document as `--format json` has it, with at most `limit` entries of each list.
 
     The limit is halved until the answer fits. `left_out` says how many entries are missing, by the names of the lists.
     """
@@ -312,7 +312,7 @@ def _figure(figure: Figure, report: Report) -> dict[str, Any]:
 
 
 def _certificate(report: Report) -> dict[str, Any]:
-    """The verdict on the trace, and on each group of figures that is not exact."""
+    """Return the verdict on the trace, and on each group of figures that is not exact."""
     if report.certificate is None:
         return {"verdict": None, "uncertain": []}
     names = ("group", "verdict", "reason", "bounds")
@@ -346,6 +346,6 @@ def _node(path: str, depth: int, node: Tree) -> dict[str, Any]:
     }
 
 
-def _place(place: Place) -> dict[str, Any]:
+def _place(place: CallLocation) -> dict[str, Any]:
     names = ("operator", "source", "module", "count", "time_ns", "step_count")
     return {**{name: getattr(place, name) for name in names}, "alike": len(place.modules)}

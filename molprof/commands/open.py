@@ -42,13 +42,13 @@ def command(
     no_stacks: bool,
     reading: Reading,
 ) -> None:
-    """Show TRACE in the Perfetto UI, in your browser. It is served from this machine; nothing is sent to another one.
+    r"""Show TRACE in the Perfetto UI, in your browser. It is served from this machine; nothing is sent to another one.
 
     Steps, phases, tokens, GPU streams, idle time and host syncs are pinned on top, zoomed to a typical step. Of
     two traces one timeline shows both, aligned at their first steps. The ranks of a distributed job, as several traces
     or the folder with them, are shown on one clock, as molprof ranks aligns them. Ctrl-C ends the server.
 
-    \b
+    
     Examples:
       molprof open trace.json.gz
       molprof open trace.json.gz --step 12
@@ -62,7 +62,7 @@ def command(
     refuse_streams(*paths)
     if token is not None and step is not None:
         raise click.UsageError("--token and --step exclude each other")
-    from molprof.analysis.ui.contents import Place
+    from molprof.analysis.ui.contents import ViewTarget
     from molprof.analysis.ui.prepare import load_for_remote, prepare
     from molprof.analysis.ui.server import UiServer
 
@@ -70,7 +70,7 @@ def command(
     read = [api.load(path, replace(reading, stacks=not no_stacks)) for path in paths]
     with tempfile.TemporaryDirectory(prefix="molprof-open-") as folder, ExitStack() as stack:
         note(f"reading {' and '.join(map(str, paths)) if len(paths) < 3 else f'{len(paths)} traces'}")
-        prepared = prepare(read, Path(folder), Place(step, token, molecule), clocks, remote)
+        prepared = prepare(read, Path(folder), ViewTarget(step, token, molecule), clocks, remote)
         note(*prepared.notes)
         engine = None
         if remote:
@@ -96,7 +96,7 @@ def command(
 
 
 def _ranks(paths: list[Path], reading: Reading) -> tuple[list[Path], tuple[tuple[str, int], ...] | None]:
-    """The files of ranks, each with its label and what its clock is ahead, ns; other paths as they are, without.
+    """Return the files of ranks, each with its label and what its clock is ahead, ns; other paths as they are, without.
 
     Raises UsageError for more than two traces that are not of ranks.
     """

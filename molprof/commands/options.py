@@ -32,6 +32,7 @@ class NamedPath(click.Path):
     """A path that has a name: an empty text would be the folder that the command runs in."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; an empty name is an error."""
         if value == "":
             self.fail("an empty name; is a variable of the shell not set?", param, ctx)
         return super().convert(value, param, ctx)
@@ -44,6 +45,7 @@ class TracePath(NamedPath):
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path or address of a trace."""
         if is_remote(value):
             return placed(value)
         path = super().convert(value, param, ctx)
@@ -67,6 +69,7 @@ class Read(click.ParamType):  # type: ignore[type-arg]  # generic in click's stu
         self._read, self.name = read, name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return what the text means; a text that cannot be read is an error."""
         try:
             return self._read(value) if isinstance(value, str) else value
         except ValueError as problem:
@@ -74,13 +77,13 @@ class Read(click.ParamType):  # type: ignore[type-arg]  # generic in click's stu
 
 
 def number_option(*names: str, least: int = 1, most: int | None = None, **settings: Any) -> Callable[[_F], _F]:
-    """An option that takes a whole number."""
+    """Return an option that takes a whole number."""
     shown = settings.get("default") is not None
     return click.option(*names, type=click.IntRange(least, most), metavar="N", show_default=shown, **settings)
 
 
 def path_option(*names: str, text: str, metavar: str = "FILE", **how: Any) -> Callable[[_F], _F]:
-    """An option that takes a path. how: what else `click.Path` is told."""
+    """Return an option that takes a path. how: what else `click.Path` is told."""
     return click.option(*names, type=NamedPath(path_type=Path, **how), metavar=metavar, help=text)
 
 
@@ -92,6 +95,7 @@ class PlotCommand(Command):
         self._kinds = kinds
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the kinds of plots before the options."""
         with formatter.section("Plots"):
             formatter.write_dl(list(self._kinds.items()))
         super().format_options(ctx, formatter)
@@ -117,7 +121,7 @@ def with_options(function: _F, *options: Callable[[_F], _F]) -> _F:
 
 
 def declared(*names: Any, **settings: Any) -> Any:
-    """A field of a dataclass for `grouped`, with its option: the arguments of `click.option`, or an option."""
+    """Return a field of a dataclass for `grouped`, with its option: the arguments of `click.option`, or an option."""
     option = names[0] if callable(names[0]) else click.option(*names, **settings)
     default = () if settings.get("multiple") else settings.get("default", False if settings.get("is_flag") else None)
     return field(default=default, metadata={"option": option})
@@ -156,7 +160,7 @@ _BINARY = (*PLOT_FORMATS, PARQUET)
 
 
 @dataclass(frozen=True)
-class Result:
+class ResultOptions:
     """Where a command's result goes, and how: the values of `result_options`."""
 
     style: str = "table"
@@ -210,11 +214,11 @@ def result_options(*more: str) -> Callable[[_F], _F]:
         help=f"Default: what OUT ends in, such as {ending_of('html')}; else {next(iter(FORMATS))}.",
     )
     output = _output_option(is_eager=True, help="Write to OUT, not to stdout.")  # known before the format
-    return grouped(Result, "result", style, output, _force_option)
+    return grouped(ResultOptions, "result", style, output, _force_option)
 
 
 def ending_of(style: str) -> str:
-    """What a file of this format ends in."""
+    """Return the file name suffix of this format."""
     return FORMATS[style][1] if style in FORMATS else {SPEEDSCOPE: ".speedscope.json"}.get(style, f".{style}")
 
 
@@ -257,7 +261,7 @@ def given_options(command: _F) -> _F:
 
 
 def refuse(what: str, hint: str, **given: object) -> None:
-    """Raises UsageError where an option is given, each by its name, that `what` excludes."""
+    """Raise UsageError where an option is given, each by its name, that `what` excludes."""
     names = [f"{'--'[: len(name)]}{name.replace('_', '-')}" for name, value in given.items() if value]
     if names:
         raise UsageError(f"{what} takes no {_either(names)}", hint)
@@ -321,7 +325,9 @@ def note(*texts: str) -> None:
 
 
 def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
-    """The paths, with a sweep (folder or results) replaced by its traces; a remark for each trace that is missing.
+    """Return the paths, with a sweep (folder or results) replaced by its traces.
+
+    A remark for each trace that is missing.
 
     Raises UsageError or TraceError for a sweep without traces, damaged results, and a stream twice.
     """
@@ -336,7 +342,9 @@ def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
 
 
 def sweep_groups(paths: Sequence[Path], over: str | None) -> list[tuple[str, list[Path]]]:
-    """The traces of one sweep in groups of two or more that differ in one option; none where that is a single group.
+    """Return the traces of one sweep in groups of two or more that differ in one option.
+
+    None where that is a single group.
 
     A remark names each trace that has no other to be compared with. Raises UsageError for `over` without a sweep.
     """
@@ -355,7 +363,7 @@ def sweep_groups(paths: Sequence[Path], over: str | None) -> list[tuple[str, lis
 
 
 def refuse_twice(paths: Sequence[Path]) -> None:
-    """Raises UsageError where two of the paths are one stream."""
+    """Raise UsageError where two of the paths are one stream."""
     streams = [path for path in paths if is_stream(path)]
     for place, path in enumerate(streams):
         if any(path == other or is_same(path, other) for other in streams[:place]):
@@ -363,7 +371,7 @@ def refuse_twice(paths: Sequence[Path]) -> None:
 
 
 def refuse_streams(*paths: Path) -> None:
-    """Raises UsageError where one of the paths, which are read more than once, is a stream."""
+    """Raise UsageError where one of the paths, which are read more than once, is a stream."""
     for path in filter(is_stream, paths):
         raise click.UsageError(f"{_stream_text(path)} can be read once only: name a file")
 

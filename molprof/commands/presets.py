@@ -7,19 +7,19 @@ from typing import Any
 
 import click
 
-from molprof.commands.command import Command, Group
-from molprof.commands.options import Result, note, result_options
+from molprof.commands.command import Command, CommandGroup
+from molprof.commands.options import ResultOptions, note, result_options
 from molprof.commands.run_options import setting_option
 from molprof.commands.submission import config_option
 from molprof.common.settings import SETTINGS
 from molprof.profiler.models.architecture import ARCHITECTURES
 
 
-@click.group("presets", cls=Group, invoke_without_command=True)
+@click.group("presets", cls=CommandGroup, invoke_without_command=True)
 @config_option
 @result_options()
 @click.pass_context
-def command(context: click.Context, config: Path | None, result: Result) -> None:
+def command(context: click.Context, config: Path | None, result: ResultOptions) -> None:
     """List the models, logits processors and molecules that come with molprof, and those of molprof.toml."""
     if context.invoked_subcommand is not None:
         return
@@ -37,11 +37,11 @@ def command(context: click.Context, config: Path | None, result: Result) -> None
 @setting_option(SETTINGS["weights"])
 @setting_option(SETTINGS["dtype"])
 def export(folder: Path, **options: Any) -> None:
-    """Write a preset as a folder that transformers and vLLM load.
+    r"""Write a preset as a folder that transformers and vLLM load.
 
     DIR gets the config, the tokenizer and the weights. PRESET is qwen or llama.
 
-    \b
+    
     Examples:
       molprof presets export qwen my-qwen
       molprof presets export llama my-llama --size 380m --dtype bfloat16

@@ -12,8 +12,8 @@ from molprof.common.text import escaped
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
-    from molprof.profiler.bench.schedule import Step
-    from molprof.profiler.capture.passes import Progress as State
+    from molprof.profiler.bench.schedule import FinishedTurn
+    from molprof.profiler.capture.passes import CaptureProgress as State
 
 _STAGES = {
     "load": "loading the model",
@@ -85,6 +85,7 @@ class Counting(Lines):
         self._begin = self._said = time.monotonic()
 
     def __call__(self, done: int, of: int) -> None:
+        """Show how many of the items are done, and the time left."""
         now = time.monotonic()
         left = time_left((now - self._begin) / done * (of - done)) if done < of else ""
         text = f"read {done:,} of {counted(of, self._noun)}{left}"
@@ -103,9 +104,11 @@ class CaseLines(Lines):
         self.last_problem: str | None = None
 
     def begin(self, label: str, number: int, of: int) -> None:
+        """Show that a case begins."""
         self.draw(f"[{number}/{of}] running {escaped(label)}")
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: FinishedTurn) -> None:
+        """Show how a case ended."""
         ending, width = step.ending, len(str(step.of))
         self.statuses[ending.state] += 1
         label = f"{escaped(step.turn.label):<{_LABEL_LENGTH}}"
@@ -118,7 +121,7 @@ class CaseLines(Lines):
         self.line(text)
 
 
-class Progress(Lines):
+class ProgressPrinter(Lines):
     """Prints the progress of a capture; a context manager, so that an error begins on a new line."""
 
     def __init__(self) -> None:
@@ -126,7 +129,7 @@ class Progress(Lines):
         self._drawn = 0.0
         self._pass: tuple[str, int, str] = ("", 0, "")
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressPrinter:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -135,6 +138,7 @@ class Progress(Lines):
             self._stream.flush()
 
     def __call__(self, state: State) -> None:
+        """Show how far the capture is."""
         for line in state.notes:
             self.line(f"{_run(state)}{escaped(line)}")
         this = state.stage, state.number, state.run

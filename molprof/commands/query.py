@@ -11,7 +11,7 @@ from molprof.analysis.reader import Reading
 from molprof.commands.command import Command
 from molprof.commands.options import (
     TRACE,
-    Result,
+    ResultOptions,
     note,
     reading_options,
     refuse_twice,
@@ -36,14 +36,16 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 @click.option("--stacks", is_flag=True, help="Read Python stacks too (category python_function).")
 @reading_options
 @result_options("parquet")
-def command(query: str, traces: tuple[Path, ...], parameters: dict[str, str], reading: Reading, result: Result) -> None:
-    """Run QUERY over each of TRACES.
+def command(
+    query: str, traces: tuple[Path, ...], parameters: dict[str, str], reading: Reading, result: ResultOptions
+) -> None:
+    r"""Run QUERY over each of TRACES.
 
     QUERY is the name of a module or table that molprof query list shows, a .sql file, or SQL in quotes. SQL may use the
     names of all modules without including them. With several traces, a first column `trace` names the trace of each
     row. Results of several statements follow each other; csv, json and parquet hold one result only.
 
-    \b
+    
     Examples:
       molprof query launches trace.json.gz
       molprof query molprof_launch before.json.gz after.json.gz --format csv
@@ -70,11 +72,11 @@ def command(query: str, traces: tuple[Path, ...], parameters: dict[str, str], re
 @click.argument("name", required=False)
 @click.option("--sql", is_flag=True, help="Print only the SQL, with all that NAME includes, to paste into Perfetto.")
 def list_command(name: str | None, sql: bool) -> None:
-    """List the modules of the SQL package, or show the columns, units, example and SQL of NAME.
+    r"""List the modules of the SQL package, or show the columns, units, example and SQL of NAME.
 
     NAME is a module, or a table, view or function of one.
 
-    \b
+    
     Examples:
       molprof query list
       molprof query list idle_causes

@@ -14,7 +14,7 @@ from molprof.analysis.reader import Reading
 from molprof.commands.options import (
     PLOT_FORMATS,
     TRACE,
-    Result,
+    ResultOptions,
     make_folder,
     note,
     path_option,
@@ -47,10 +47,10 @@ def command(
     traces: Sequence[Path],
     parts: Path | None,
     reading: Reading,
-    result: Result,
+    result: ResultOptions,
     submission: Submission,
 ) -> int:
-    """Show the ranks of a distributed job side by side: compute, communication, waiting for each other, idle.
+    r"""Show the ranks of a distributed job side by side: compute, communication, waiting for each other, idle.
 
     Give the folder with one trace of each rank, or the traces, or one trace merged from those of all ranks. A file's
     rank is read from its content (distributedInfo), whatever its name. The clocks are aligned by collectives.
@@ -59,7 +59,7 @@ def command(
 
     The formats png, svg and pdf are a timeline of all ranks. The exit code is 3 if times do not add up.
 
-    \b
+    
     Examples:
       molprof ranks traces/
       molprof ranks rank0.json.gz rank1.json.gz
@@ -105,7 +105,10 @@ def _tasks(traces: Sequence[Path], parts: Path, partial: bool, own: Sequence[str
 
 
 def rank_inputs(traces: Sequence[Path], output: Path | None) -> list[Path]:
-    """The files that OUT must not replace: the traces, and OUT itself where it is a trace in one of the folders."""
+    """Return the files that OUT must not replace.
+
+    The traces, and OUT itself where it is a trace in one of the folders.
+    """
     from molprof.analysis.reader.source import is_trace
 
     if output is None or not output.is_file():
@@ -114,7 +117,7 @@ def rank_inputs(traces: Sequence[Path], output: Path | None) -> list[Path]:
     return [*traces, output] if inside and is_trace(output) else [*traces]
 
 
-def show_ranks(traces: Sequence[Path], reading: Reading, result: Result, parts: Path | None = None) -> int:
+def show_ranks(traces: Sequence[Path], reading: Reading, result: ResultOptions, parts: Path | None = None) -> int:
     """Write the document or the timeline of ranks; the exit code."""
     from molprof.analysis.documents.ranks import ranks_document
 

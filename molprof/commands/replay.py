@@ -12,7 +12,7 @@ import click
 
 from molprof.api import called_operators
 from molprof.commands.command import Command
-from molprof.commands.options import TRACE, Result, note, number_option, result_options, uncached_options
+from molprof.commands.options import TRACE, ResultOptions, note, number_option, result_options, uncached_options
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import check_output, replacing
 from molprof.common.process import output_of, why_failed
@@ -33,15 +33,15 @@ _LIMIT_S = 600.0
 )
 @uncached_options
 @result_options()
-def command(trace: Path, op: int | None, script: Path | None, reading: Any, result: Result) -> None:
-    """Run one operator of TRACE by itself, here.
+def command(trace: Path, op: int | None, script: Path | None, reading: Any, result: ResultOptions) -> None:
+    r"""Run one operator of TRACE by itself, here.
 
     Without --op the operators of TRACE are listed by their arguments, those that take longest by themselves first.
     With --op N the operator of that row runs here, with its shapes, strides, types and numbers, and random data:
     nothing of the model. The trace must have shapes: molprof capture --shapes, or
     torch.profiler.profile(record_shapes=True).
 
-    \b
+    
     Examples:
       molprof replay trace.json.gz
       molprof replay trace.json.gz --op 3
@@ -77,7 +77,7 @@ def command(trace: Path, op: int | None, script: Path | None, reading: Any, resu
 
 
 def _measured(text: str) -> dict[str, Any]:
-    """What the script prints. Raises RunError where it fails."""
+    """Return what the script prints. Raises RunError where it fails."""
     try:
         ended = output_of([sys.executable, "-c", text, "--json"], _LIMIT_S)
     except subprocess.TimeoutExpired as error:

@@ -17,7 +17,7 @@ from molprof.commands.command import moved
 from molprof.commands.inputs import chosen, readable, refuse_bad, submitted
 from molprof.commands.options import (
     TRACE,
-    Result,
+    ResultOptions,
     all_option,
     deliver_texts,
     fail_if_option,
@@ -64,10 +64,10 @@ def command(
     tokens: tuple[int, ...],
     molecules: tuple[int, ...],
     reading: Reading,
-    result: Result,
+    result: ResultOptions,
     submission: Submission,
 ) -> int:
-    """Report launches, kernels, copies, host syncs, phases and tokens of TRACE.
+    r"""Report launches, kernels, copies, host syncs, phases and tokens of TRACE.
 
     TRACE is a trace of torch.profiler, captured by molprof or foreign: Chrome JSON or .pftrace, plain, gzip or zstd.
     Use - for standard input. A folder stands for its traces; one with ranks of a distributed job is shown as by molprof
@@ -79,7 +79,7 @@ def command(
     graph gets operator, shapes, module and Python function, with how sure that is. --names-from does so with a trace
     of another run of the same program with graphs off, whose kernels are aligned with those of the graphs.
 
-    \b
+    
     Examples:
       molprof report trace.json.gz
       molprof report trace.json.gz --all
@@ -151,7 +151,7 @@ def _judged(found: Sequence[Report], bounds: Sequence[Threshold], several: bool)
 
 
 def _report_graphs(
-    trace: Path, capture: Path | None, names_from: Path | None, reading: Reading, result: Result, whole: bool
+    trace: Path, capture: Path | None, names_from: Path | None, reading: Reading, result: ResultOptions, whole: bool
 ) -> None:
     """Write the report of the trace with its graphs opened, to OUT or stdout."""
     from molprof.analysis.documents.origin import opened_data, opened_sections

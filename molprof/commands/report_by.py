@@ -12,12 +12,12 @@ import click
 from molprof import __version__, api
 from molprof.analysis.reader import Reading
 from molprof.analysis.render import render
-from molprof.commands.command import Group
+from molprof.commands.command import CommandGroup
 from molprof.commands.inputs import chosen, readable, refuse_bad, submitted
 from molprof.commands.options import (
     SPEEDSCOPE,
     TRACE,
-    Result,
+    ResultOptions,
     deliver_texts,
     note,
     refuse,
@@ -66,11 +66,11 @@ def hold_ranks(traces: Sequence[Path]) -> bool:
     return holds_ranks(traces[0])
 
 
-@click.group("by", cls=Group)
+@click.group("by", cls=CommandGroup)
 def command() -> None:
-    """Show where GPU work comes from, how near to peaks it runs, what decides its time.
+    r"""Show where GPU work comes from, how near to peaks it runs, what decides its time.
 
-    \b
+    
     Examples:
       molprof report by module trace.json.gz
       molprof report by shape trace.json.gz --peak memory=3.35
@@ -83,7 +83,7 @@ def _by(name: str, text: str, *options: Callable[[Any], Any], formats: Sequence[
     def add(reader_of: Callable[..., Reader]) -> None:
         @click.pass_context
         def show(
-            context: click.Context, /, reading: Reading, result: Result, submission: Submission, **given: Any
+            context: click.Context, /, reading: Reading, result: ResultOptions, submission: Submission, **given: Any
         ) -> None:
             several = len(given["traces"]) > 1 or given["traces"][0].is_dir()
             traces = sweeps_expanded(given.pop("traces"))
@@ -105,7 +105,12 @@ def _by(name: str, text: str, *options: Callable[[Any], Any], formats: Sequence[
 
 
 def _show(
-    traces: Sequence[Path], outputs: Sequence[Path | None], by: str, reader: Reader, reading: Reading, result: Result
+    traces: Sequence[Path],
+    outputs: Sequence[Path | None],
+    by: str,
+    reader: Reader,
+    reading: Reading,
+    result: ResultOptions,
 ) -> None:
     """Write what the reader finds in each trace to its file, or all to stdout, and the notes about it."""
     notes: list[str] = []

@@ -12,7 +12,7 @@ from molprof.commands.options import (
     PLOT_FORMATS,
     TRACE,
     PlotCommand,
-    Result,
+    ResultOptions,
     engine_options,
     note,
     plot_format,
@@ -28,10 +28,10 @@ from molprof.common.errors import UsageError
     "--plot", "kind", type=click.Choice(list(BENCH_PLOTS)), help="Write this plot to -o OUT instead of tables."
 )
 @result_options()
-def show(file: Path, kind: str | None, result: Result) -> None:
-    """Show the results of a benchmark (FILE) or of a sweep (DIR) as tables, or as a plot.
+def show(file: Path, kind: str | None, result: ResultOptions) -> None:
+    r"""Show the results of a benchmark (FILE) or of a sweep (DIR) as tables, or as a plot.
 
-    \b
+    
     Examples:
       molprof sweep show attention
       molprof sweep show attention -o attention.csv
@@ -61,14 +61,14 @@ def show(file: Path, kind: str | None, result: Result) -> None:
 @click.option("--trace", type=TRACE, metavar="TRACE", help="Trace that bounds the gain of each change (Amdahl).")
 @result_options()
 @engine_options
-def recommend(file: Path, trace: Path | None, result: Result, native_path: str | None) -> None:
-    """Recommend the fastest valid configuration in the sweep DIR for each machine, model, processor and batch size.
+def recommend(file: Path, trace: Path | None, result: ResultOptions, native_path: str | None) -> None:
+    r"""Recommend the fastest valid configuration in the sweep DIR for each machine, model, processor and batch size.
 
     Also prints its speed over the default (sdpa, dynamic cache, not compiled) with the confidence, the speed of each
     single change, and why other configurations were rejected. A configuration is valid if every process succeeded, and
     as many answers are valid as with the default.
 
-    \b
+    
     Examples:
       molprof sweep recommend matrix
       molprof sweep recommend matrix --trace qwen-lp.json.gz

@@ -14,7 +14,7 @@ from molprof.commands.inputs import expanded, refuse_bad
 from molprof.commands.options import (
     FOLDER,
     TRACE,
-    Result,
+    ResultOptions,
     make_folder,
     note,
     number_option,
@@ -40,15 +40,20 @@ from molprof.common.values import counted
 @reading_options
 @result_options("parquet")
 def command(
-    traces: Sequence[Path], parts: Path | None, on: str | None, read_limit_s: int, reading: Reading, result: Result
+    traces: Sequence[Path],
+    parts: Path | None,
+    on: str | None,
+    read_limit_s: int,
+    reading: Reading,
+    result: ResultOptions,
 ) -> None:
-    """Show one table with a row for each trace, not a report of each.
+    r"""Show one table with a row for each trace, not a report of each.
 
     It takes any number of traces, folders of them, reports stored with --format json, or rows that --parts kept. A
     trace that cannot be read becomes a row with the reason. Repeat an interrupted command to go on. On a cluster:
     molprof report DIR --format json -o REPORTS --submit NAME, then molprof report rows REPORTS.
 
-    \b
+    
     Examples:
       molprof report rows traces -o table.csv
       molprof report rows my-sweep reports
@@ -60,7 +65,7 @@ def command(
         names = ", ".join(map(str, traces))
         raise UsageError(f"no traces in {names}", hint="give traces, or a folder with .json or .json.gz files in it")
     from molprof.analysis.documents.figures import TraceRow, reports_document
-    from molprof.analysis.fleet.row import Row, joined_text, rows_to_parquet
+    from molprof.analysis.fleet.row import FleetRow, joined_text, rows_to_parquet
     from molprof.analysis.fleet.rows import Fleet, each_row, joined_files
 
     traces, remarks = joined_files(traces, reading.partial)
@@ -71,7 +76,7 @@ def command(
         from molprof.analysis.query import check_parquet
 
         check_parquet()
-    counting, found = Counting("trace"), list[Row]()
+    counting, found = Counting("trace"), list[FleetRow]()
     try:
         with ExitStack() as stack:
             remote = None

@@ -21,11 +21,11 @@ from molprof.common.text import escaped
 from molprof.profiler.recording.tracefile import ENDINGS, OutputFile, default_name
 
 
-class _Program(Command):
+class _ProgramCommand(Command):
     allow_interspersed_args = False  # what follows the program's name is its own
 
 
-@click.command("run", cls=_Program)
+@click.command("run", cls=_ProgramCommand)
 @click.argument("program", nargs=-1, required=True, metavar="SCRIPT [ARGS]...", type=click.UNPROCESSED)
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
 @file_option(*ENDINGS, default="a new file named by the program")
@@ -74,7 +74,7 @@ class _Program(Command):
     "--memory", is_flag=True, help="Record allocations and frees of memory too, for molprof report by memory."
 )
 def command(program: tuple[str, ...], module: bool, output: Path | None, force: bool, **options: Any) -> None:
-    """Run a Python program as it is, and record how it generates.
+    r"""Run a Python program as it is, and record how it generates.
 
     SCRIPT runs as with python SCRIPT ARGS: its output, its exceptions and its exit code are its own, and so is each
     argument after its name. Options of molprof come before it.
@@ -84,7 +84,7 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
     one, or the first, its steps may all run under the profiler, which the last lines tell. molprof.step() marks a loop
     of your own.
 
-    \b
+    
     Examples:
       molprof run script.py questions.txt
       molprof run -o mine.json.gz --window 0:9 script.py
@@ -151,7 +151,7 @@ def _repeat(asked: dict[str, Any], program: tuple[str, ...], output: OutputFile,
 
 
 def _given_to_program(params: Sequence[click.Parameter], arguments: Sequence[str]) -> Iterator[str]:
-    """The program's own arguments that are options of molprof by name, each with its value."""
+    """Yield the program's own arguments that are options of molprof by name, each with its value."""
     options = {name: item for item in params if isinstance(item, click.Option) for name in item.opts}
     for argument, following in pairwise([*arguments, None]):
         name, is_whole, _ = str(argument).partition("=")

@@ -38,6 +38,7 @@ class Seconds(click.FloatRange):
         super().__init__(0, min_open=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the seconds; not a finite number is an error."""
         found = super().convert(value, param, ctx)
         if not math.isfinite(found):
             self.fail(f"{value} is not a number of seconds", param, ctx)
@@ -58,7 +59,7 @@ def pair(name: str, example: str, least: int | None = None) -> Read:
 
 
 def setting_option(row: Setting, **changes: Any) -> Callable[[_F], _F]:
-    """The option of a setting; `changes` replace what the table says of it."""
+    """Return the option of a setting; `changes` replace what the table says of it."""
     details: dict[str, Any] = {"help": row.help, "metavar": row.metavar, "required": row.required}
     flag, default, unset = row.flag, row.default, row.unset
     if row.kind == "text":
@@ -89,14 +90,14 @@ def format_options(function: _F) -> _F:
 
 
 def whole_options(function: _F) -> _F:
-    """`--schema`, `--regex` and `--choices`, None where they are not given."""
+    """Declare `--schema`, `--regex` and `--choices`, None where they are not given."""
     text = "JSON schema: what it leaves room for, in place of coordinates."
     more = (setting_option(SETTINGS[name]) for name in ("regex", "choices"))
     return with_options(function, setting_option(SETTINGS["schema"], help=text), *more)
 
 
 def sampling_asked(context: click.Context) -> str | None:
-    """The way to sample: as --sampling says, else `sample` where the command line has an option of sampling."""
+    """Return the way to sample: as --sampling says, else `sample` where the command line has an option of sampling."""
     of_sampling = (name for name, row in SETTINGS.items() if row.recorded == "sampling_parameters")
     given = [name for name in of_sampling if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     asked: str | None = context.params["sampling"]

@@ -55,6 +55,7 @@ class Submission:
 
     @functools.cached_property
     def project(self) -> Project:
+        """The project file, found once."""
         from molprof.profiler.project import find_project
 
         return find_project(self.config)
@@ -76,6 +77,7 @@ class Submittable(Command):
     """A command that remembers which options it was given, so that a task on a cluster can be given them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options, and keep those given in the order of the command line."""
         given, _, order = self.make_parser(ctx).parse_args(list(args))
         ctx.meta[_GIVEN] = {item: given[item.name] for item in order if isinstance(item, click.Option)}
         return super().parse_args(ctx, args)

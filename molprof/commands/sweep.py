@@ -32,7 +32,7 @@ from molprof.common.values import counted
 if TYPE_CHECKING:
     from molprof.common.settings import CaptureSettings
     from molprof.profiler.bench.cases import LineCase
-    from molprof.profiler.bench.facts import Facts
+    from molprof.profiler.bench.facts import CaseFacts
     from molprof.profiler.jobs.grid import Case, Grid, Option
 
 # Commands that a grid file may be of, by their first word, and the ending of what they write.
@@ -45,7 +45,7 @@ _LIMIT_S = 600.0  # of a measured case
 
 @functools.cache
 def _parameters(name: str) -> tuple[click.Command, Mapping[str, click.Parameter]] | None:
-    """A command, and its options and arguments by their names without dashes; None if a grid file is of no such one."""
+    """Return a command, and its options and arguments by their names without dashes; None if a grid is of no such one."""
     first, *others = name.split() or [""]
     if first not in _ENDINGS:
         return None
@@ -125,7 +125,7 @@ class _Sweep:
         return replace(made, settings=settings)
 
     def _settings(self, context: click.Context) -> CaptureSettings:
-        """The settings of a capture. Raises MolprofError if its options exclude each other."""
+        """Return the settings of a capture. Raises MolprofError if its options exclude each other."""
         parameters: dict[str, Any] = {key: value for key, value in context.params.items() if key not in _OWN}
         parameters["sampling"] = sampling_asked(context)
         return capture_settings(self.running.submission.project, **parameters)
@@ -159,14 +159,14 @@ class _Sweep:
 @click.argument("given", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE CASES]")
 @grouped(Running, "running")
 def command(file: Path, given: tuple[str, ...], running: Running) -> int:
-    """Capture or measure every combination of the options in GRID, here or on a cluster.
+    r"""Capture or measure every combination of the options in GRID, here or on a cluster.
 
     GRID is a TOML file, or comes with molprof: attention, batch, cache, compile, matrix and processors measure whole
     generation, by captures without a recorded pass. Options of the cases replace those of GRID, and take several values
     with commas between them; all stands for every value. Each case runs in separate processes. If one fails, the others
     still run; Ctrl-C keeps what is done. molprof report and molprof compare accept DIR in place of its traces.
 
-    \b
+    
     GRID:
       command = "capture"             or "report", "ranks", "bench sdpa", "bench masks"; default: capture
       processes = 1                   of each case
@@ -180,7 +180,7 @@ def command(file: Path, given: tuple[str, ...], running: Running) -> int:
       model = "llama"
       batch-size = 32
 
-    \b
+    
     Examples:
       molprof sweep attention --model qwen --batch-size 8,32
       molprof sweep show attention
@@ -288,7 +288,7 @@ def _done(folder: Path, turns: Sequence[tuple[LineCase, int]], running: Running)
     return done, bool(busy)
 
 
-def _machine(cases: Sequence[LineCase]) -> Facts:
+def _machine(cases: Sequence[LineCase]) -> CaseFacts:
     """What this machine can run, on the device of the first case."""
     from molprof.profiler.bench.facts import read_machine
 
@@ -298,7 +298,7 @@ def _machine(cases: Sequence[LineCase]) -> Facts:
 
 
 def _results(folder: Path, running: Running) -> Path:
-    """The file of results, of a share its own."""
+    """Return the file of results, of a share its own."""
     return folder / RESULTS if running.share is None else part_path(folder / RESULTS, running.share)
 
 
@@ -324,14 +324,14 @@ def _run_here(
     running: Running,
 ) -> int:
     from molprof.common.process.guarded import Limits
-    from molprof.profiler.bench.schedule import Plan, default_memory
+    from molprof.profiler.bench.schedule import SchedulePlan, default_memory
 
     cases, facts = tuple({case.name: case for case, _ in left}.values()), None
     limits = Limits(running.limit_s or math.inf, running.memory_limit)
     if cases[0].is_measured:
         facts = _machine(cases)
         limits = Limits(running.limit_s or _LIMIT_S, running.memory_limit or default_memory())
-    plan = Plan(
+    plan = SchedulePlan(
         cases, 1 + max(repeat for _, repeat in left), running.seed, limits, bisect=running.bisect, done=done,
         command=("molprof", *sys.argv[1:]),
     )  # fmt: skip

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from molprof.commands.command import Command
-from molprof.commands.options import Read, Result, folder_option, path_option
-from molprof.profiler.wheels import MACHINES, Target, check_folder, gather, read_there, wheels_document
+from molprof.commands.options import Read, ResultOptions, folder_option, path_option
+from molprof.profiler.wheels import MACHINES, WheelTarget, check_folder, gather, read_there, wheels_document
 
 _ENGINES = ("xgrammar", "llguidance")
 
@@ -62,20 +62,20 @@ def command(
     folder: Path,
     force: bool,
 ) -> None:
-    """Gather wheels for a machine without a network, with uv and pip.
+    r"""Gather wheels for a machine without a network, with uv and pip.
 
     DIR gets molprof's own wheel and what recording with the presets requires there, one version of each package.
     torch and what comes with it (triton, NVIDIA's libraries) must be there. Without --have-list, what transformers
     requires counts as there too.
 
-    \b
+    
     Examples:
       molprof wheels --have torch==2.11.0 --have transformers==5.17.0 -o wheels
       molprof wheels --python 3.11 --have-list there.txt --processors xgrammar,llguidance -o wheels
       molprof wheels --have-list there.txt --rdkit --analysis -o wheels
     """
     check_folder(folder, force)
-    target = Target(python, glibc, machine, read_there(given, listed))
+    target = WheelTarget(python, glibc, machine, read_there(given, listed))
     extras = [name for name, wanted in (("rdkit", rdkit), ("analysis", analysis)) if wanted]
     found = gather(target, (*processors, *extras), folder, listed is not None)
-    Result().deliver(wheels_document(found, folder))
+    ResultOptions().deliver(wheels_document(found, folder))

@@ -52,7 +52,7 @@ class Attached(Struct, frozen=True):
 
 
 def from_json(raw: Any) -> Attached:
-    """Raises TraceError."""
+    """Raise TraceError."""
     found = read_typed(raw, Attached, KEY)
     if not found.passes:
         raise TraceError(f"{KEY} has no passes")

@@ -137,7 +137,7 @@ class MaskedBatch:
 
 
 @dataclass(frozen=True)
-class Difference:
+class TokenDifference:
     """A token that one of two engines allows after a prefix."""
 
     instance: str
@@ -165,7 +165,7 @@ class MaskedSchema:
     prefixes: Whole | None = None
     differing: Whole | None = None
     only: dict[str, Whole] = field(default_factory=dict)
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[TokenDifference] = field(default_factory=list)
     # By engine: tokens of small masks, and those that the tokenizer would not write there
     looked: dict[str, Whole] = field(default_factory=dict)
     unusual: dict[str, Whole] = field(default_factory=dict)
@@ -181,7 +181,7 @@ class MaskFigures:
 
 
 @dataclass(frozen=True)
-class Result:
+class CaseResult:
     """One process of a case."""
 
     case: str
@@ -213,6 +213,7 @@ class Result:
 
     @property
     def kind(self) -> str:
+        """The kind of the case."""
         return str(self.settings.get("kind"))
 
     def read_figures(self, kind: type[_T]) -> _T:
@@ -226,7 +227,7 @@ class Results:
 
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)  # hardware and versions by id
     runs: tuple[dict[str, Any], ...] = ()  # the runs that added to the file: command, seed, repeats, limits
-    results: tuple[Result, ...] = ()
+    results: tuple[CaseResult, ...] = ()
     notes: tuple[str, ...] = ()  # what the reader should know about the file
 
 
@@ -237,7 +238,7 @@ class _Head:
 
 
 @dataclass(frozen=True)
-class _Environment:
+class _BenchEnvironment:
     id: str
     environment: dict[str, Any]
 
@@ -249,7 +250,7 @@ def digest(content: Mapping[str, Any]) -> str:
 
 
 def settings_json(settings: CaptureSettings) -> dict[str, Any]:
-    """The settings of a case of whole generation: some always, others where they are not the default."""
+    """Return the settings of a case of whole generation: some always, others where they are not the default."""
     asked = vars(settings).items()
     found = {name: value for name, value in asked if name in _ALWAYS or value != SETTINGS[name].default}
     found["passes"] = found.pop("repeats")  # a result's `repeats` are its processes
@@ -267,7 +268,7 @@ def read_results(path: Path, to_add: bool = False) -> Results:
     if path.is_dir() and not to_add:
         return read_sweep(path)
     if path.name.endswith((".json", ".json.gz")) and path.is_file() and not to_add:
-        alone = Result(path.name, path.name, {"kind": GENERATE}, "", 0, OK, output=path.name)
+        alone = CaseResult(path.name, path.name, {"kind": GENERATE}, "", 0, OK, output=path.name)
         return _of_manifests([alone], path.parent)
     parts = [] if to_add else [item for item in part_paths(path) if item != path]
     if parts and (path.is_file() or len(parts) > 1):
@@ -276,17 +277,20 @@ def read_results(path: Path, to_add: bool = False) -> Results:
 
 
 def part_path(path: Path, share: tuple[int, int]) -> Path:
-    """The file beside a file of results that a share of the cases is written to: not all nodes can append to one."""
+    """Return the file beside a file of results that a share of the cases is written to.
+
+    Not all nodes can append to one.
+    """
     return path.with_name(f"{path.stem}.{share[0]}-of-{share[1]}{path.suffix}")
 
 
 def part_paths(path: Path) -> list[Path]:
-    """The files of shares beside a file of results."""
+    """Return the files of shares beside a file of results."""
     return sorted(path.parent.glob(f"{glob.escape(path.stem)}.*-of-*{path.suffix}"))
 
 
 def _joined(files: Sequence[Results]) -> Results:
-    """The results of all files, in the order in which they ended."""
+    """Return the results of all files, in the order in which they ended."""
     return Results(
         {name: item for file in files for name, item in file.environments.items()},
         tuple(run for file in files for run in file.runs),
@@ -318,12 +322,12 @@ def _read(path: Path, to_add: bool) -> Results:
             newer = "pip install --upgrade molprof" if head.schema > SCHEMA else "measure again with molprof bench"
             raise error(text, "name a new file with -o" if to_add else newer)
         if head.record == "environment":
-            described = read_typed(raw, _Environment, where, hint, error)
+            described = read_typed(raw, _BenchEnvironment, where, hint, error)
             environments[described.id] = described.environment
         elif head.record == "run":
             runs.append(raw)
         elif head.record == "result":
-            results.append(read_typed(raw, Result, where, hint, error))
+            results.append(read_typed(raw, CaseResult, where, hint, error))
     if not (to_add or results or environments):
         raise error(f"{path} holds no benchmark results", hint)
     notes = (f"{path} ends inside line {len(lines) + 1}, which is left out",) if cut else ()
@@ -347,7 +351,7 @@ def read_sweep(folder: Path) -> Results:
     if not is_sweep(folder):
         raise TraceError(f"{folder} holds no results of a sweep", "molprof sweep GRID makes such a folder")
     whole = read_results(folder / RESULTS)
-    last: dict[tuple[str, int], Result] = {}
+    last: dict[tuple[str, int], CaseResult] = {}
     for result in whole.results:
         if result.output is None or Path(result.output).name != result.output:
             raise TraceError(f"{folder} has a result outside of it: {result.output!r}")
@@ -357,12 +361,12 @@ def read_sweep(folder: Path) -> Results:
 
 
 def _of_manifests(
-    results: Sequence[Result],
+    results: Sequence[CaseResult],
     folder: Path,
     environments: Mapping[str, dict[str, Any]] = {},
 ) -> Results:
-    """The results with what the manifests of captures without a recorded pass say."""
-    known, found = dict(environments), list[Result]()
+    """Return the results with what the manifests of captures without a recorded pass say."""
+    known, found = dict(environments), list[CaseResult]()
     for result in results:
         if result.kind == GENERATE and result.status == OK and result.output is not None:
             path = folder / result.output
@@ -393,7 +397,7 @@ def _manifest(path: Path) -> Manifest:
 
 
 def _figures(manifest: Manifest) -> dict[str, Any]:
-    """The `GenerationFigures` of a capture, as JSON."""
+    """Return the `GenerationFigures` of a capture, as JSON."""
     timings, molecules = manifest.timings, manifest.molecules
     names = ("load_ns", "warmup_ns", "graph_breaks", "peak_memory_bytes", "peak_memory_of", "kv_cache_bytes")
     checked = [run.valid for run in molecules]

@@ -36,7 +36,10 @@ def _digest(data: bytes | memoryview) -> bytes:
 
 
 def cache_key(paths: Iterable[Path], *facts: object) -> str | None:
-    """A hash of the files, of molprof's code and of facts that change the result; None if a file cannot be read."""
+    """Return a hash of the files, of molprof's code and of facts that change the result.
+
+    None if a file cannot be read.
+    """
     with contextlib.suppress(OSError):
         parts = [__version__, code_digest(), *map(file_digest, paths), *map(repr, facts)]
         return _digest("\0".join(parts).encode()).hex()
@@ -44,7 +47,7 @@ def cache_key(paths: Iterable[Path], *facts: object) -> str | None:
 
 
 def read_entry(folder: str, key: str, digest: Digest = _digest) -> memoryview | None:
-    """The content stored under `key` with this digest, mapped from its file; None without an intact one."""
+    """Return the content stored under `key` with this digest, mapped from its file; None without an intact one."""
     size = len(digest(b""))
     # An empty file cannot be mapped. Others are replaced or removed, never changed.
     with (
@@ -87,7 +90,7 @@ def store(folder: Path, name: str, parts: Iterable[bytes], most_bytes: int) -> N
 
 @contextlib.contextmanager
 def private_folder(path: Path) -> Iterator[int]:
-    """A handle of the folder, for its files whatever becomes of the path.
+    """Open the folder, so that its files are reached whatever becomes of the path.
 
     Raises OSError if it is a link, or others can write it.
     """

@@ -72,7 +72,7 @@ class Table(Struct, frozen=True):
             ]
 
     def text(self, cell: Cell) -> str:
-        """A cell as people read it."""
+        """Return a cell as people read it."""
         if cell.value is None:
             return self.missing
         return "~" if cell.noise else by_unit(cell.unit, cell.value)
@@ -117,12 +117,12 @@ class Document(Struct, frozen=True):
     lead: Section | None = None  # the table that the summary is about: texts begin with it
 
     def json(self) -> Any:
-        """The documented JSON of the subject."""
+        """Return the documented JSON of the subject."""
         return to_builtins(self.data(), enc_hook=_plain)
 
 
 def warned(document: Document, lines: Iterable[str]) -> Document:
-    """The document with these warnings before its own."""
+    """Return the document with these warnings before its own."""
     return replace(document, warnings=tuple(dict.fromkeys((*lines, *document.warnings))))
 
 
@@ -133,17 +133,17 @@ Field = tuple[str, Unit] | tuple[str, Unit, str | Callable[[Any], Any]]
 
 
 def columns(*fields: Field) -> tuple[Column, ...]:
-    """The headings of fields."""
+    """Return the headings of fields."""
     return tuple(Column(field[0], field[1]) for field in fields)
 
 
 def table_of(items: Iterable[Any], *fields: Field, **how: Any) -> Table:
-    """A row for each item, a column for each field. how: what else a `Table` has."""
+    """Return a row for each item, a column for each field. how: what else a `Table` has."""
     return Table(columns(*fields), values(items, *fields), **how)
 
 
 def values(items: Iterable[Any], *fields: Field) -> list[tuple[Any, ...]]:
-    """What the fields are in each item."""
+    """Return the values of the fields for each item."""
     getters = [_getter(field[2] if len(field) == 3 else field[0].replace(" ", "_")) for field in fields]
     return [tuple(get(item) for get in getters) for item in items]
 
@@ -154,27 +154,30 @@ Name = str | tuple[str, str | Callable[[Any], Any]] | tuple[str, str | Callable[
 
 
 def objects(items: Iterable[Any], *names: Name) -> list[Any]:
-    """A dict for each item, for JSON; None for None."""
+    """Return a dict for each item, for JSON; None for None."""
     each = ((name, name) if isinstance(name, str) else name for name in names)
     getters = {name: _inner(where, *inside) for name, where, *inside in each}
     return [None if item is None else {name: get(item) for name, get in getters.items()} for item in items]
 
 
 def named(item: Any, *names: Name) -> dict[str, Any]:
-    """The dict of one item, for JSON."""
+    """Return the dict of one item, for JSON."""
     (found,) = objects([item], *names)
     return found  # type: ignore[no-any-return]
 
 
 def records(items: Iterable[Any], **how: Any) -> Table:
-    """A column for each JSON name that an item has, with the values as they are. how: what else a `Table` has."""
+    """Return a column for each JSON name that an item has, with the values as they are. how.
+
+    What else a `Table` has.
+    """
     rows: list[dict[str, Any]] = to_builtins(list(items), enc_hook=_plain)
     names = list(dict.fromkeys(name for item in rows for name in item))
     return Table(tuple(map(Column, names)), [tuple(map(item.get, names)) for item in rows], **how)
 
 
 def _plain(value: Any) -> Any:
-    """The Python number of one of numpy."""
+    """Return the Python number of one of numpy."""
     return value.item()
 
 

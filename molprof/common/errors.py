@@ -75,6 +75,7 @@ class ProcessorError(RunError):
         self.step, self.batch = step, batch
 
     def in_batch(self, batch: int) -> ProcessorError:
+        """Return the error with the number of its batch."""
         return ProcessorError(f"{self}, batch {batch}", self.hint, step=self.step, batch=batch)
 
 

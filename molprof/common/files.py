@@ -27,7 +27,7 @@ _written: list[Path] = []
 
 
 def cache_dir() -> Path:
-    """The user's cache directory for molprof: `MOLPROF_CACHE`, else `user_cache_dir`.
+    """Return the user's cache directory for molprof: `MOLPROF_CACHE`, else `user_cache_dir`.
 
     It need not exist, and may not be writable: a cache is an optimisation, and its absence is no error.
     """
@@ -43,19 +43,19 @@ def user_cache_dir() -> Path:
 
 
 def check_stdin() -> None:
-    """Raises UsageError where the process was started with a closed stdin."""
+    """Raise UsageError where the process was started with a closed stdin."""
     if sys.stdin is None:
         raise UsageError("cannot read standard input: it is closed", hint="start it without <&-")
 
 
 def refuse_stream(path: Path) -> None:
-    """Raises UsageError for a pipe or the like, where a file is read more than once."""
+    """Raise UsageError for a pipe or the like, where a file is read more than once."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UsageError(f"{path} is not a regular file", hint="name a file: it is read more than once")
 
 
 def read_text(path: Path, hint: str | None = None) -> str:
-    """The text of a UTF-8 file, without a byte order mark."""
+    """Return the text of a UTF-8 file, without a byte order mark."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as problem:
@@ -66,7 +66,7 @@ def read_text(path: Path, hint: str | None = None) -> str:
 
 @contextmanager
 def replacing(path: Path, force: bool = True) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends well, and is gone when it does not.
+    """Make a temporary file beside `path` that takes its place when the block ends well, and is deleted otherwise.
 
     An interrupt, a full disk or a crash inside the block leaves `path` as it was. Without `force`, a file that another
     process wrote to `path` meanwhile stays too: the new one gets the next free name, which the TakenError tells.
@@ -87,12 +87,12 @@ def replacing(path: Path, force: bool = True) -> Iterator[Path]:
 
 
 def written_files() -> list[Path]:
-    """The files that this process has written, once each; not those of the user's cache."""
+    """Return the files that this process has written, once each; not those of the user's cache."""
     return [*dict.fromkeys(_written)]
 
 
 def _placed(part: Path, path: Path, force: bool) -> Path:
-    """Gives the file `part` the name `path`, or without `force` the next one that is free, and returns it."""
+    """Give the file `part` the name `path`, or without `force` the next one that is free, and return it."""
     if force:
         return part.replace(path)
     while True:
@@ -108,7 +108,7 @@ def _placed(part: Path, path: Path, force: bool) -> Path:
 
 @contextmanager
 def replacing_packed(path: Path, force: bool = True) -> Iterator[BinaryIO]:
-    """`replacing`, as an open file: what is written to it is packed by gzip where `path` ends in `.gz`."""
+    """Open a file as `replacing` does, packed by gzip where `path` ends in `.gz`."""
     with replacing(path, force) as part, part.open("wb") as file:
         if path.suffix.lower() != ".gz":
             yield file
@@ -120,7 +120,7 @@ def replacing_packed(path: Path, force: bool = True) -> Iterator[BinaryIO]:
 
 @contextmanager
 def writing_stdout() -> Iterator[None]:
-    """Raises MolprofError where what was printed, in the block or before it, does not reach stdout whole."""
+    """Raise MolprofError where what was printed, in the block or before it, does not reach stdout whole."""
     if sys.stdout is None:  # as Python has it where the process was started with a closed one
         raise MolprofError("cannot write to stdout: it is closed", hint=_ELSEWHERE)
     problem: OSError | None = None
@@ -146,7 +146,7 @@ def stdout_problem() -> OSError | None:
 
 @contextmanager
 def scratch_file(path: Path) -> Iterator[Path]:
-    """A new empty file beside `path`, hidden; when the block ends it is gone, and what has its name and more.
+    """Make a new empty hidden file beside `path`. The end of the block deletes it, with all that has its name and more.
 
     A lock on it tells other processes that it is in use: those that killed processes left are removed.
     """
@@ -166,7 +166,7 @@ def scratch_file(path: Path) -> Iterator[Path]:
 
 
 def _new_scratch(path: Path) -> tuple[Path, int]:
-    """A scratch file beside `path`, and its open handle, which is locked."""
+    """Return a scratch file beside `path`, and its open handle, which is locked."""
     numbers = itertools.count()
     while True:
         part = path.with_name(f".{path.name[:_NAME_CHARACTERS]}.{os.getpid()}-{next(numbers)}{_SCRATCH}")
@@ -194,7 +194,7 @@ def _remove_stale(folder: Path) -> None:
 
 
 def _remove(part: Path) -> None:
-    """Removes a scratch file, and what a library wrote beside it under a longer name."""
+    """Remove a scratch file, and what a library wrote beside it under a longer name."""
     part.unlink(missing_ok=True)
     with suppress(OSError):
         for name in os.listdir(part.parent):
@@ -203,7 +203,7 @@ def _remove(part: Path) -> None:
 
 
 def next_free(path: Path, taken: Callable[[Path], bool] = os.path.lexists) -> Path:
-    """The path, or where a file has it the first that none has: `x-2.json.gz`, `x-3.json.gz`, ..."""
+    """Return the path, or where a file has it the first that none has: `x-2.json.gz`, `x-3.json.gz`, ..."""
     ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
     stem = path.name.removesuffix(ending)
     names = itertools.chain((path.name,), (f"{stem}-{number}{ending}" for number in itertools.count(2)))

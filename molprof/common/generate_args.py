@@ -58,7 +58,7 @@ def read_arguments(given: Iterable[str]) -> dict[str, Any]:
 
 
 def refused(name: str, value: Any, whose: str = "") -> tuple[str, str]:
-    """The message and the hint for a parameter that a capture cannot follow."""
+    """Return the message and the hint for a parameter that a capture cannot follow."""
     why = "a capture generates one token for each row in each step, and ends a row at its end token or at the limit"
     off = f"--generate-arg {name}={json.dumps(REFUSED[name])}" if whose else f"leave {name} out"
     return (
@@ -68,7 +68,7 @@ def refused(name: str, value: Any, whose: str = "") -> tuple[str, str]:
 
 
 def active(arguments: Mapping[str, Any], samples: bool) -> dict[str, Any]:
-    """The arguments that do something: of those of sampling, none without it."""
+    """Return the arguments that do something: of those of sampling, none without it."""
     return {
         name: value
         for name, value in arguments.items()
@@ -77,5 +77,5 @@ def active(arguments: Mapping[str, Any], samples: bool) -> dict[str, Any]:
 
 
 def written(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """The arguments as `KEY=VALUE` texts, by name."""
+    """Return the arguments as `KEY=VALUE` texts, by name."""
     return tuple(f"{name}={json.dumps(arguments[name])}" for name in sorted(arguments))

@@ -27,7 +27,7 @@ def install_command(package: str, extra: str | None = None, of: Sequence[str] = 
 
 
 def _requirements(of: Sequence[str], extra: str | None) -> Iterator[str]:
-    """What an extra requires, without markers; of an extra that it names, what that one does."""
+    """Yield the requirements of an extra, without markers, with those of the extras that it names."""
     from packaging.requirements import Requirement
 
     for distribution in filter(_is_installed, of):

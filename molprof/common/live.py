@@ -16,7 +16,7 @@ from molprof.common.manifest import STEP_PHASES
 T = TypeVar("T", bound=Callable[..., Any])
 
 
-class Loop(Protocol):
+class LoopListener(Protocol):
     """A recording that hears of the loops of a program."""
 
     def step(self, prompts: Any, model: Any) -> AbstractContextManager[None]: ...
@@ -26,13 +26,13 @@ class Loop(Protocol):
     def tokens(self, ids: Any, sequences: Any) -> None: ...
 
     def watched(self, name: str) -> None:
-        """A processor of this class is about to be called, in its phase."""
+        """Note that a processor of this class is about to be called, in its phase."""
 
 
 class _Active:
     """The running recording, and what begins one where a program marks its first step."""
 
-    loop: Loop | None = None
+    loop: LoopListener | None = None
     begin: Callable[[], None] | None = None
     off: Callable[[str], None] | None = None
 
@@ -41,7 +41,7 @@ _active = _Active()
 
 
 def begin_with(begin: Callable[[], None] | None) -> None:
-    """Sets what begins a recording at the first step."""
+    """Set what begins a recording at the first step."""
     _active.begin = begin
 
 
@@ -51,7 +51,7 @@ def switch_off(heard: Callable[[str], None] | None) -> None:
 
 
 def step(prompts: Any = None, model: Any = None) -> AbstractContextManager[None]:
-    """A step of a decoding loop of your own: `with molprof.step():` around all that it does.
+    """Return a step of a decoding loop of your own: `with molprof.step():` around all that it does.
 
     Its time is in the phase `forward`, of the first step `prefill`, until a `phase` begins in it.
 
@@ -67,7 +67,7 @@ def step(prompts: Any = None, model: Any = None) -> AbstractContextManager[None]
 
 
 def phase(name: str) -> AbstractContextManager[None]:
-    """A phase of a step, in this order: `with molprof.phase("processor"):`, then `sampling`, `bookkeeping`.
+    """Return a phase of a step, in this order: `with molprof.phase("processor"):`, then `sampling`, `bookkeeping`.
 
     After a phase the next one of a step begins: what follows the processor is `sampling`, and what follows that is
     `bookkeeping`, the rest of the step. Raises UsageError for another name.
@@ -81,7 +81,7 @@ def phase(name: str) -> AbstractContextManager[None]:
 
 
 def tokens(ids: Any, sequences: Any = None) -> None:
-    """Records the tokens that the running step chose.
+    """Record the tokens that the running step chose.
 
     Args:
         ids: token ids by row, a tensor or lists of shape (rows,), or (rows, n) where a step makes several. They are
@@ -94,7 +94,8 @@ def tokens(ids: Any, sequences: Any = None) -> None:
 
 
 def watch(processor: T) -> T:
-    """The processor, which in a loop of your own runs in the phase `processor`, and is in the report by its class.
+    """Return the processor, which in a loop of your own runs in the phase `processor`, and is in the report by its
+    class.
 
     It is called as the processor itself, and has its attributes. In `generate` all processors are known without this.
     """
@@ -131,14 +132,14 @@ def watch(processor: T) -> T:
 
 
 def _scores(signature: inspect.Signature, args: Any, kwargs: Any) -> Any:
-    """The scores that a processor gets: its argument of this name, else the second; None without either."""
+    """Return the scores that a processor gets: its argument of this name, else the second; None without either."""
     given = signature.bind(*args, **kwargs).arguments
     return given.get("scores", next(iter(list(given.values())[1:2]), None))
 
 
 @contextmanager
-def listening(loop: Loop) -> Iterator[None]:
-    """A recording that hears of loops inside the block."""
+def listening(loop: LoopListener) -> Iterator[None]:
+    """Let a recording hear of loops inside the block."""
     _active.loop = loop
     try:
         yield

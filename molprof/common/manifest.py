@@ -207,6 +207,7 @@ class MaskedLogits(Struct, frozen=True):
 
     @property
     def total(self) -> int:
+        """The masked logits of all kinds of positions."""
         return self.free + self.copy + self.end + self.idle
 
 
@@ -332,7 +333,7 @@ class Machine(Struct, frozen=True):
         return median(known) if known else 0.0
 
 
-class Program(Struct, frozen=True):
+class ProgramTotals(Struct, frozen=True):
     """What a program of one's own took as a whole, without molprof's own work."""
 
     # before_ns, after_ns, own_ns: None where all was recorded, so that nothing is timed
@@ -367,14 +368,15 @@ class Manifest(Struct, frozen=True):
     machine: Machine | None = None  # what else it did; None: not recorded
     # how the passes contradict each other, so that figures of one are not those of another: one line each
     problems: list[str] = field(default_factory=list)
-    program: Program | UnsetType = UNSET  # only of a program of one's own
+    program: ProgramTotals | UnsetType = UNSET  # only of a program of one's own
     functions: SampledFunctions | UnsetType = UNSET  # of its processors; only where they were sampled
 
     def setting(self, name: str) -> Any:
-        """A setting by name; None if not recorded."""
+        """Return a setting by name; None if not recorded."""
         return None if name in self.resolved.not_recorded else getattr(self.settings, name)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the manifest as it is written to JSON."""
         made: dict[str, Any] = to_builtins(self)
         return made
 
@@ -409,10 +411,12 @@ class Trimmed(Struct, frozen=True):
 
 
 def trimmed_from_json(raw: Any) -> Trimmed | None:
+    """Return the record of a trim; None where the trace is not trimmed."""
     return None if raw is None else read_typed(raw, Trimmed, TRIMMED_KEY)
 
 
 def from_json(raw: Any) -> Manifest:
+    """Return the manifest of a trace's JSON. Raises TraceError."""
     if not isinstance(raw, dict) or not isinstance(raw.get("schema"), int):
         raise TraceError("the trace's 'molprof' key holds no manifest (no integer 'schema')")
     if raw["schema"] > SCHEMA:
@@ -424,7 +428,10 @@ def from_json(raw: Any) -> Manifest:
 
 
 def _from_schema_1(raw: dict[str, Any]) -> dict[str, Any]:
-    """The manifest as one of schema 2; in schema 1 `model` and `generation` hold settings and what they became."""
+    """Return the manifest as one of schema 2.
+
+    In schema 1 `model` and `generation` hold settings and what they became.
+    """
     model = read_typed(raw.get("model"), dict[str, Any], "manifest: model")
     generation = read_typed(raw.get("generation"), dict[str, Any], "manifest: generation")
     resolved = {**generation, **model}

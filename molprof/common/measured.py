@@ -25,6 +25,7 @@ class MeasuredRun(Struct, frozen=True):
 
     @property
     def step_mean_ns(self) -> float:
+        """The mean time of a step, ns."""
         return sum(self.step_ns) / len(self.step_ns)
 
     @property

@@ -31,7 +31,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _of_groups(root: Path) -> Iterator[int]:
-    """What the control groups leave, of both versions: docs.kernel.org/admin-guide/cgroup-v2.html, cgroup-v1/memory."""
+    """Yield what control groups of both versions leave: docs.kernel.org/admin-guide/cgroup-v2.html, cgroup-v1/memory."""
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)

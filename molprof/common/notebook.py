@@ -14,7 +14,7 @@ _makers: list[Callable[[object, str], str]] = []
 
 
 def shown_by(make: Callable[[object, str], str]) -> None:
-    """Sets what makes the text (`table`) or page (`html`) of a result.
+    """Set what makes the text (`table`) or page (`html`) of a result.
 
     Results stand below what renders them, and know it by this.
     """
@@ -22,7 +22,7 @@ def shown_by(make: Callable[[object, str], str]) -> None:
 
 
 def in_frame(result: object) -> str | None:
-    """The page of a result as HTML for a notebook; None where nothing makes pages."""
+    """Return the page of a result as HTML for a notebook; None where nothing makes pages."""
     if not _makers:
         return None
     page = html.escape(_makers[0](result, "html"))
@@ -30,12 +30,12 @@ def in_frame(result: object) -> str | None:
 
 
 def as_text(result: object, otherwise: str) -> str:
-    """The text of a result for a prompt; `otherwise` where nothing makes texts."""
+    """Return the text of a result for a prompt; `otherwise` where nothing makes texts."""
     return _makers[0](result, "table").rstrip("\n") if _makers else otherwise
 
 
 def named_lines(head: str, texts: Mapping[str, str | None]) -> str:
-    """A line, and below it texts by their names for a prompt; those that are None or empty are left out."""
+    """Return a line, and below it texts by their names for a prompt; those that are None or empty are left out."""
     size = 2 + max(map(len, texts))
     rows = [
         textwrap.fill(escaped(text), _ROOM, initial_indent=f"  {name:{size}}", subsequent_indent=" " * (size + 2))
@@ -46,6 +46,6 @@ def named_lines(head: str, texts: Mapping[str, str | None]) -> str:
 
 
 def named_rows(head: str, texts: Mapping[str, str | None]) -> str:
-    """The same as HTML for a notebook."""
+    """Return the same as HTML for a notebook."""
     rows = [f"<tr><th>{name}</th><td>{html.escape(escaped(text))}</td></tr>" for name, text in texts.items() if text]
     return f"<p>{html.escape(head)}</p><table>{''.join(rows)}</table>"

@@ -56,7 +56,7 @@ class Setting(NamedTuple):  # a dataclass takes longer to import
         return bool(self.label) or self.decides in ("forward", "tokens")
 
     def check_value(self, value: Any) -> None:
-        """Raises UsageError where the setting does not accept `value`."""
+        """Raise UsageError where the setting does not accept `value`."""
         if value is None and self.optional:
             return
         if self.accepted is not None:
@@ -72,7 +72,9 @@ class Setting(NamedTuple):  # a dataclass takes longer to import
 
 
 def setting(default: Any = MISSING, *, decides: Decides, **row: Any) -> Any:
-    """A field of a dataclass that is a setting; the arguments are those of `Setting`. Without `default` it is required.
+    """Return a field of a dataclass that is a setting; the arguments are those of `Setting`.
+
+    Without `default` it is required.
 
     `decides` has no default, so that no setting counts as equal work because it was forgotten.
     """
@@ -110,13 +112,13 @@ def _row(kind: str, declared: Field[Any], annotation: Any) -> Setting:
 
 
 def one_of(name: str, value: str, accepted: tuple[str, ...]) -> None:
-    """Raises UsageError where `value` is none of `accepted`."""
+    """Raise UsageError where `value` is none of `accepted`."""
     if value not in accepted:
         raise UsageError(f"no {name} {value!r}", hint=f"use one of: {', '.join(accepted)}")
 
 
 def at_least(name: str, value: int, least: int) -> None:
-    """Raises UsageError where `value` is below `least`."""
+    """Raise UsageError where `value` is below `least`."""
     if value < least:
         raise UsageError(f"{name} {value} is below {least}", hint=f"{name}: a whole number from {least} on")
 

@@ -287,7 +287,7 @@ class CaptureSettings:
             raise UsageError(message, hint)
 
     def _conflicts(self) -> Iterator[tuple[str, str]]:
-        """Settings that exclude each other: the message, and what to do about it."""
+        """Yield settings that exclude each other: the message, and what to do about it."""
         compiled = self.compile not in (AUTO, "off")
         first, last = self.window or (0, 0)
         if self.engine_name == ASSISTED or self.assistant is not None:
@@ -369,7 +369,7 @@ class CaptureSettings:
             yield "without a processor all drafts are free", "--processor NAME, or leave out --free-drafts"
 
     def _not_continuous(self) -> Iterator[tuple[str, str]]:
-        """What continuous batching leaves out or replaces without a word."""
+        """Yield what continuous batching leaves out or replaces without saying so."""
         what = "continuous batching"
         if self.processor in WITHOUT_STATES:
             text = f"the processor {self.processor!r} has no table of states, which {what} takes"

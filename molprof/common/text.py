@@ -12,7 +12,7 @@ _ESCAPE = re.compile(
 
 
 def escaped(value: str) -> str:
-    """`value` on one line: control, format and other invisible characters as `\\x1b`, `\\u202e` and so on.
+    r"""`value` on one line: control, format and other invisible characters as `\x1b`, `\u202e` and so on.
 
     A trace is untrusted, and a terminal obeys what it is sent: no escape sequence and no direction
     mark of a name may reach it.
@@ -38,7 +38,7 @@ def is_utf8(text: str) -> bool:
 
 
 def whole_json(text: str) -> str:
-    """JSON in which half of a character, as names that are not UTF-8 hold, is text: `"\\ud800"` becomes `"\\\\ud800"`.
+    r"""JSON in which half of a character, as names that are not UTF-8 hold, is text: `"\ud800"` becomes `"\\ud800"`.
 
     Readers of JSON refuse it otherwise.
     """

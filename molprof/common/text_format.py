@@ -79,7 +79,7 @@ class TextFormat:
         return tuple(_parts("prompt", self.prompt))
 
     def _answer_texts(self) -> tuple[str, str, str, str, str, str]:
-        """The texts before {atom}, {x}, {y} and {z}, between {z} and `...`, and after it."""
+        """Return the texts before {atom}, {x}, {y} and {z}, between {z} and `...`, and after it."""
         parts = list(_parts("answer", self.answer))
         fields = [field for _, field in parts if field is not None]
         if fields != ["atom", "x", "y", "z"]:
@@ -104,10 +104,11 @@ class TextFormat:
         return tuple(text.strip() for text in texts if len(text.split()) == 1)
 
     def prompt_of(self, smiles: str) -> str:
+        """Return the prompt for a SMILES."""
         return "".join(text + (smiles if field else "") for text, field in self._prompt_parts)
 
     def answer_of(self, skeleton: str) -> str:
-        """The answer with this skeleton, without the end token."""
+        """Return the answer with this skeleton, without the end token."""
         return f"{self.opening}{skeleton}{self.closing}"
 
     def numbers(self, text: str) -> str:
@@ -150,7 +151,10 @@ class TextFormat:
         return tuple(tag for tag in (self.opening, self.closing) if set(tag).intersection(self.marks))
 
     def blanked(self, text: bytes) -> bytes:
-        """The text, its tags as zeros where a block could be seen in them: `<answer>` where blocks open with `<`."""
+        """Return the text, its tags as zeros where a block could be seen in them:
+
+        `<answer>` where blocks open with `<`.
+        """
         for tag in self._tags_with_marks:
             text = text.replace(tag.encode(), bytes(len(tag.encode())))
         return text
@@ -162,7 +166,7 @@ class TextFormat:
         return [match.span(1) for match in self.block.finditer(text)]
 
     def without_blocks(self, text: str) -> str:
-        """An answer, or its skeleton, without its coordinate blocks."""
+        """Return an answer, or its skeleton, without its coordinate blocks."""
         found, end = [], 0
         for start, stop in self.spans(text):
             found.append(text[end : start - len(self.block_open)])
@@ -170,7 +174,7 @@ class TextFormat:
         return "".join([*found, text[end:]])
 
     def gaps(self, text: str) -> list[str]:
-        """What stands before, between and after the contents of the blocks of an answer."""
+        """Return what stands before, between and after the contents of the blocks of an answer."""
         edges = [0, *(edge for span in self.spans(text) for edge in span), len(text)]
         return [text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True)]
 

@@ -31,7 +31,9 @@ class TomlFile(Struct, frozen=True):
     example: str  # what such a file looks like, for messages
 
     def line(self, keys: Sequence[str | int]) -> int:
-        """The line, from 1, on which the key (or place in a list) that `keys` lead to stands; if absent, its table's.
+        """Return the line, from 1, on which the key (or place in a list) that `keys` lead to stands.
+
+        If absent, its table's.
 
         TOML is read from top to bottom, so the first lines that hold the key end with the statement that sets it,
         and that statement begins after the longest shorter beginning that is TOML by itself.
@@ -51,12 +53,12 @@ class TomlFile(Struct, frozen=True):
         return self.line(keys[:-1]) if len(keys) > 1 else 1
 
     def refuse(self, problem: str, keys: Sequence[str | int], hint: str | None = None) -> NoReturn:
-        """Raises UsageError that names the file and the line of the key, and the table if it is one of several."""
+        """Raise UsageError that names the file and the line of the key, and the table if it is one of several."""
         table = f", [{'.'.join(map(str, keys[:2]))}]" if len(keys) > 2 and isinstance(keys[1], str) else ""
         raise UsageError(f"{self.path}, line {self.line(keys)}{table}: {problem}", hint=hint or self.example)
 
     def typed(self, table: object, keys: Sequence[str | int], kind: type[_T]) -> _T:
-        """The table that `keys` lead to as `kind`, a Struct with what each field takes in its `Meta`."""
+        """Return the table that `keys` lead to as `kind`, a Struct with what each field takes in its `Meta`."""
         fields = msgspec.structs.fields(kind)
         entry = self.check_keys(table, keys, [field.name for field in fields])
         if missing := [field.name for field in fields if field.required and field.name not in entry]:
@@ -72,7 +74,7 @@ class TomlFile(Struct, frozen=True):
         return msgspec.convert(entry, kind)
 
     def check_keys(self, table: object, keys: Sequence[str | int], known: Collection[str]) -> dict[str, Any]:
-        """The table that `keys` lead to, all of whose keys are `known`."""
+        """Return the table that `keys` lead to, all of whose keys are `known`."""
         if not isinstance(table, dict):
             self.refuse(f"{'.'.join(map(str, keys))} is {table!r}, expected a table", keys)
         for key in table:
@@ -82,12 +84,13 @@ class TomlFile(Struct, frozen=True):
 
 
 def unknown(what: str, name: str, known: Collection[str]) -> str:
-    """That `what` is not known, with the nearest known name, or all of them."""
+    """Return the message that `what` is not known, with the nearest known name, or all of them."""
     near = difflib.get_close_matches(name, known, 1)
     return f"unknown {what}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
 
 
 def read_toml(path: Path, example: str) -> TomlFile:
+    """Read a TOML file. Raises UsageError."""
     text = read_text(path, hint="name a TOML file")
     try:
         return TomlFile(path, text, tomllib.loads(text), example)

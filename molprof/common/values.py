@@ -48,7 +48,7 @@ _OUTER_FOLDERS = re.compile(r"^.*/(?=[^/(]+/[^/(]+\(\d+\): )")
 
 
 def by_unit(unit: Unit, value: Value | Range) -> str:
-    """A value as people read it: numbers with three significant digits, counts whole."""
+    """Return a value as people read it: numbers with three significant digits, counts whole."""
     if isinstance(value, tuple):
         return " to ".join(by_unit(unit, end) for end in value)
     if value is None:
@@ -61,7 +61,7 @@ def by_unit(unit: Unit, value: Value | Range) -> str:
 
 
 def unit_of(name: str) -> Unit:
-    """The unit of the numbers in a column, by its name."""
+    """Return the unit of the numbers in a column, by its name."""
     return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "number")
 
 
@@ -77,12 +77,12 @@ factor_text = partial(by_unit, "factor")
 
 
 def counted(value: float | None, noun: str, ending: str = "s") -> str:
-    """A count with its noun, in the singular for one: `1 block`, `1,234 blocks`."""
+    """Return a count with its noun, in the singular for one: `1 block`, `1,234 blocks`."""
     return f"{count_text(value)} {noun}{'' if value == 1 else ending}"
 
 
 def numbered(value: float, noun: str, ending: str = "s") -> str:
-    """A mean with its noun: `1 launch`, `2.5 launches`."""
+    """Return a mean with its noun: `1 launch`, `2.5 launches`."""
     return f"{number_text(value)} {noun}{'' if value == 1 else ending}"
 
 
@@ -92,7 +92,7 @@ def class_names(path: str) -> str:
 
 
 def short_name(name: str) -> str:
-    """A kernel's name without what all of its kind have in common, arguments left out."""
+    """Return a kernel's name without what all of its kind have in common, arguments left out."""
     if not any(noise in name for noise in _KERNEL_NOISE):
         return name
     for noise in _KERNEL_NOISE:
@@ -101,7 +101,7 @@ def short_name(name: str) -> str:
 
 
 def short_source(name: str) -> str:
-    """A Python function, `file(line): name`, without the outer folders of its file."""
+    """Return a Python function, `file(line): name`, without the outer folders of its file."""
     return _OUTER_FOLDERS.sub("", name)
 
 
@@ -157,7 +157,7 @@ def percentile(ascending: Sequence[_N], percent: int) -> _N | None:
 
 
 def now() -> str:
-    """The time in ISO format and UTC."""
+    """Return the time in ISO format and UTC."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 

@@ -56,7 +56,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Found:
+class AttachResult:
     """The runs by name, `plain` and `constrained`; their recordings; and remarks, one line each."""
 
     runs: dict[str, Attached]
@@ -169,7 +169,7 @@ class _Streamed:
 
 
 @dataclass(frozen=True)
-class Recording:
+class ServerRecording:
     """What the server is to record: so many steps of each run, into its folder, from which molprof takes the trace."""
 
     steps: int
@@ -185,10 +185,10 @@ def attach(
     settings: CaptureSettings,
     load: Load,
     requests: Requests,
-    recording: Recording | None,
+    recording: ServerRecording | None,
     told: Callable[[str], None] = lambda line: None,
-) -> Found:
-    """Passes with and without the constraints, in turn, then a recording of each. The profiler is off afterwards.
+) -> AttachResult:
+    """Pass with and without the constraints, in turn, then a recording of each. The profiler is off afterwards.
 
     Raises UsageError and RunError; an interrupt is raised when the profiler is off. What fails after the timed passes
     is in what is returned.
@@ -219,7 +219,7 @@ def attach(
         name: Attached(**known, run=name, concurrency=load.concurrency, rate=load.rate, passes=made, command=command)
         for name, made in passes.items()
     }
-    found = Found(runs, [], list(requests.notes))
+    found = AttachResult(runs, [], list(requests.notes))
     if recording is not None:
         try:
             for name in names:
@@ -234,8 +234,8 @@ def attach(
     return found
 
 
-def _check_recording(server: Server, recording: Recording, told: Callable[[str], None]) -> None:
-    """Raises RunError or UsageError where the server cannot record, before anything is timed."""
+def _check_recording(server: Server, recording: ServerRecording, told: Callable[[str], None]) -> None:
+    """Raise RunError or UsageError where the server cannot record, before anything is timed."""
     if server.kind not in (VLLM, SGLANG):
         raise UsageError(f"{server.url} is neither vLLM nor SGLang: it cannot record", "leave out --traces")
     if not server.has("/start_profile"):
@@ -262,7 +262,7 @@ def start_profiler(server: Server, begin: dict[str, Any]) -> None:
 
 
 def stop_profiler(server: Server, told: Callable[[str], None]) -> None:
-    """Stops the profiler, which answers when the trace is written. Raises RunError."""
+    """Stop the profiler, which answers when the trace is written. Raises RunError."""
     problems: list[RunError] = []
 
     def ask() -> None:
@@ -282,9 +282,9 @@ def stop_profiler(server: Server, told: Callable[[str], None]) -> None:
 
 
 def _recorded(
-    client: _Client, server: Server, recording: Recording, constrained: bool, told: Callable[[str], None]
+    client: _Client, server: Server, recording: ServerRecording, constrained: bool, told: Callable[[str], None]
 ) -> list[Path]:
-    """The traces that the server wrote of a pass."""
+    """Return the traces that the server wrote of a pass."""
     before = traces_in(recording.source)
     begin: dict[str, Any] = {"max_iterations": recording.steps}
     if recording.skipped:
@@ -304,7 +304,7 @@ def _recorded(
 
 
 def when_whole(before: dict[Path, int], folder: Path, limit_s: float) -> list[Path]:
-    """The traces that are new in a folder, as soon as they do not grow. Raises RunError where none comes."""
+    """Return the traces that are new in a folder, as soon as they do not grow. Raises RunError where none comes."""
     ends = time.monotonic() + limit_s
     while time.monotonic() < ends:
         found = {path: size for path, size in traces_in(folder).items() if before.get(path) != size}

@@ -31,6 +31,8 @@ REASONING, CONTENT, CALL, ARGUMENTS = "r", "c", "t", "a"
 
 @dataclass(frozen=True)
 class Request:
+    """One line of a file of requests."""
+
     line: int
     path: str
     prompt: str  # for a check of the user's; of a chat its last text
@@ -40,21 +42,25 @@ class Request:
     inside: str = ""  # kinds of the pieces that the constraint is about
 
     def body(self, constrained: bool) -> Body:
+        """Return the body to send, constrained or plain."""
         return self.constrained if constrained and self.constrained is not None else self.plain
 
 
 @dataclass(frozen=True)
 class Requests:
+    """The requests of a file, and notes on them."""
+
     requests: tuple[Request, ...]
     notes: tuple[str, ...] = ()
 
     @property
     def constrain(self) -> bool:
+        """True if any request is constrained."""
         return any(request.constrained is not None for request in self.requests)
 
 
 def of_prompts(settings: CaptureSettings, server: Server, more: Body) -> Requests:
-    """A request for each prompt of the settings, greedy, with its constraint and without. Raises UsageError."""
+    """Return a request for each prompt of the settings, greedy, with its constraint and without. Raises UsageError."""
     common, judges = whole_of(settings), dict[Constraint | None, Judge]()
     found = []
     for prompt in read_inputs(settings).prompts:
@@ -75,7 +81,7 @@ def _prompt_fields(prompt: Prompt) -> Body:
 
 
 def _fields(asked: Constraint, kind: str) -> Body:
-    """What a request says of its constraint."""
+    """Return the fields of a request that constrain it."""
     if kind == VLLM:
         name = {"schema": "json", "choices": "choice"}.get(asked.kind, asked.kind)
         value: Any = json.loads(asked.text) if asked.kind == "schema" else asked.text
@@ -93,7 +99,7 @@ def _fields(asked: Constraint, kind: str) -> Body:
 
 
 def of_file(path: Path, settings: CaptureSettings, server: Server, more: Body, against: Path | None) -> Requests:
-    """The requests of a file, one JSON object a line: a body of the OpenAI API, or a line of its batches.
+    """Return the requests of a file, one JSON object a line: a body of the OpenAI API, or a line of its batches.
 
     against: a file with as many requests, which stand in for those without their constraint.
 

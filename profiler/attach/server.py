@@ -81,7 +81,7 @@ class Server:
         return SGLANG, ""
 
     def check_model(self, model: str, where: str = "") -> None:
-        """Raises UsageError for a model that it does not serve."""
+        """Raise UsageError for a model that it does not serve."""
         if model not in self.models:
             raise UsageError(
                 f"{where}{self.url} has no model {shortened(model)!r}", f"it has {', '.join(self.models[:10])}"
@@ -104,7 +104,7 @@ class Server:
         return True
 
     def ask(self, method: str, path: str, body: object = None, limit_s: float = 60) -> bytes:
-        """What the server answers. Raises RunError, also where it refuses."""
+        """Ask the server and return its answer. Raises RunError, also where it refuses."""
         with closing(self._sent(method, path, body, limit_s)) as connection:
             try:
                 return self._answered(connection, path).read()
@@ -112,7 +112,7 @@ class Server:
                 raise RunError(f"{self.url}{path}: {problem or type(problem).__name__}") from problem
 
     def stream(self, path: str, body: object) -> Iterator[dict[str, Any]]:
-        """The events of a streamed answer. Raises RunError."""
+        """Yield the events of a streamed answer. Raises RunError."""
         with closing(self._sent("POST", path, body, _ANSWER_S)) as connection:
             answer = self._answered(connection, path)
             try:
@@ -151,7 +151,7 @@ class Server:
 
 
 def reason(answer: str | bytes) -> str:
-    """What an answer says went wrong, in one line."""
+    """Return what an answer says went wrong, in one line."""
     text = answer if isinstance(answer, str) else answer.decode(errors="replace")
     try:
         text = str(json.loads(text)["error"]["message"])

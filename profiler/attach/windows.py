@@ -104,7 +104,7 @@ def sample(
 
 
 def _window(server: Server, sampling: Sampling, found: Sampled, told: Callable[[str], None]) -> tuple[Path, int]:
-    """The largest trace of one window, the others being deleted, and the bytes of all of them."""
+    """Return the largest trace of one window, the others being deleted, and the bytes of all of them."""
     if server.kind not in (VLLM, SGLANG):
         raise UsageError(f"{server.url} is neither vLLM nor SGLang: it cannot record")
     if not server.has("/start_profile"):
@@ -137,7 +137,7 @@ def _files(folder: Path) -> set[Path]:
 
 
 def _off(server: Server, told: Callable[[str], None]) -> None:
-    """Stops the profiler. One of a server that is gone is off; one that had stopped by itself refuses."""
+    """Stop the profiler. One of a server that is gone is off; one that had stopped by itself refuses."""
     try:
         stop_profiler(server, told)
     except RefusedError as problem:
@@ -154,7 +154,7 @@ def _off(server: Server, told: Callable[[str], None]) -> None:
 
 
 def _put_away(path: Path, sampling: Sampling) -> int:
-    """Keeps or deletes the trace; the bytes of those that are kept."""
+    """Keep or delete the trace; the bytes of those that are kept."""
     if sampling.kept is None:
         path.unlink(missing_ok=True)
         return 0

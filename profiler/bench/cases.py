@@ -50,12 +50,15 @@ class SdpaCase:
 
     @property
     def rows(self) -> int:
+        """The rows of the batch."""
         return self.batch
 
     def of_batch(self, size: int) -> SdpaCase:
+        """Return the case with this batch size."""
         return replace(self, batch=size)
 
     def label(self) -> str:
+        """Return the name of the case."""
         shape = f"{self.batch}x{self.heads}x{self.kv_heads} {self.queries}:{self.keys} d{self.head_dim}"
         return f"{self.backend} {shape} {self.mask} {self.dtype}"
 
@@ -90,11 +93,11 @@ class LineCase:
         return replace(self, arguments=(*self.arguments, *words), settings=settings)
 
     def output(self, repeat: int = 0) -> str:
-        """The file that a process writes, in the folder."""
+        """Return the file that a process writes, in the folder."""
         return f"{self.name}{f'.{repeat + 1}' if repeat else ''}{self.ending}"
 
     def line(self, output: Path) -> list[str]:
-        """The command line."""
+        """Return the command line."""
         return [*self.arguments, "-o", str(output), *self.own]
 
     def label(self) -> str:
@@ -143,9 +146,11 @@ class MasksCase:
         return self.constraint is not None or (self.folder is not None and Path(self.folder).is_file())
 
     def of_batch(self, size: int) -> MasksCase:
+        """Return the case itself: it has no batch size."""
         return self
 
     def label(self) -> str:
+        """Return the name of the case."""
         against = "" if self.other is None else f" against {self.other}"
         if self.constraint is not None:
             return f"{self.engine}{against} {self.tokenizer} {' '.join(self.constraint)}"
@@ -160,7 +165,7 @@ _KINDS: dict[str, type[KernelCase]] = {kind.kind: kind for kind in (SdpaCase, Ma
 
 
 def undivided(cases: Sequence[Case]) -> list[list[Case]]:
-    """The cases in groups of which `--share` takes all or none: all engines have the same schemas."""
+    """Return the cases in groups of which `--share` takes all or none: all engines have the same schemas."""
     groups: dict[Any, list[Case]] = {}
     for case in cases:
         key = (case.tokenizer, case.first) if isinstance(case, MasksCase) else case
@@ -169,7 +174,7 @@ def undivided(cases: Sequence[Case]) -> list[list[Case]]:
 
 
 def to_json(case: Case) -> dict[str, Any]:
-    """The settings of a case as a JSON object; `from_json` reads that of a kernel or of masks back.
+    """Return the settings of a case as a JSON object; `from_json` reads that of a kernel or of masks back.
 
     What has its default is left out where it is optional, so that a new setting leaves the ids of stored results.
     """
@@ -185,8 +190,10 @@ def to_json(case: Case) -> dict[str, Any]:
 
 
 def from_json(raw: Mapping[str, Any]) -> KernelCase:
+    """Return the case of its JSON."""
     return _KINDS[raw["kind"]](**{name: value for name, value in raw.items() if name != "kind"})
 
 
 def case_id(case: Case) -> str:
+    """Return the id of a case, a digest of its settings."""
     return case.name if isinstance(case, LineCase) else digest(to_json(case))

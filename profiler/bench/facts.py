@@ -46,7 +46,7 @@ LINE = "line"  # of a sweep
 
 
 @dataclass(frozen=True)
-class Facts:
+class CaseFacts:
     """What decides whether a case can run."""
 
     device: str  # `cpu` or `cuda:N`
@@ -57,10 +57,11 @@ class Facts:
 
     @property
     def gpu(self) -> bool:
+        """True if the case runs on a GPU."""
         return self.capability is not None
 
 
-def read_machine(device: str, threads: int | None, cases: Sequence[Case] = ()) -> Facts:
+def read_machine(device: str, threads: int | None, cases: Sequence[Case] = ()) -> CaseFacts:
     """Return what the machine can run; UsageError if there is no such device, or no model or tokenizer of the cases."""
     for name in ("torch", "transformers"):
         if importlib.util.find_spec(name) is None:
@@ -78,11 +79,11 @@ def read_machine(device: str, threads: int | None, cases: Sequence[Case] = ()) -
     if ending.state != OK:
         text = f"cannot find out what this machine can run: {ending.message}"
         raise RunError(text, hint="molprof doctor checks what works on this machine")
-    return read_typed(ending.value, Facts, "facts")
+    return read_typed(ending.value, CaseFacts, "facts")
 
 
 def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]], kind: str = "") -> dict[str, Any]:
-    """Return `Facts` as JSON; UsageError if one of `names` (`model` or `tokenizer`, and its name) does not exist.
+    """Return `CaseFacts` as JSON; UsageError if one of `names` (`model` or `tokenizer`, and its name) does not exist.
 
     kind: of the cases. Those of masks and, on a CPU, captures have fewer threads than torch takes by itself.
     """
@@ -108,7 +109,7 @@ def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]
     }
 
 
-def unsupported(case: Case, facts: Facts | None) -> str | None:
+def unsupported(case: Case, facts: CaseFacts | None) -> str | None:
     """Return why the case cannot run here, or None if nothing is known against it."""
     if facts is None:
         return case.reason if isinstance(case, LineCase) else None
@@ -117,13 +118,13 @@ def unsupported(case: Case, facts: Facts | None) -> str | None:
     return _sdpa(case, facts) if isinstance(case, SdpaCase) else _masks(case, facts)
 
 
-def _masks(case: MasksCase, facts: Facts) -> str | None:
+def _masks(case: MasksCase, facts: CaseFacts) -> str | None:
     needed = ["jsonschema_rs", *(ENGINES[name][1] for name in (case.engine, case.other) if name is not None)]
     missing = [_PACKAGES[name] for name in needed if name is not None and name not in facts.packages]
     return f"it requires the package {missing[0]}: pip install {missing[0]}" if missing else None
 
 
-def _sdpa(case: SdpaCase, facts: Facts) -> str | None:
+def _sdpa(case: SdpaCase, facts: CaseFacts) -> str | None:
     if case.backend in _ATTENTION_PACKAGES:
         return _flash_attn(case.backend, case.dtype, facts) or (
             "flash-attn accepts no mask but the causal one" if case.mask == "padding" else None
@@ -133,7 +134,7 @@ def _sdpa(case: SdpaCase, facts: Facts) -> str | None:
     return None
 
 
-def _generate(case: CaptureSettings, facts: Facts) -> str | None:
+def _generate(case: CaptureSettings, facts: CaseFacts) -> str | None:
     if reason := case.without_device(facts.capability):
         return reason
     attention = case.attention
@@ -153,7 +154,7 @@ def _generate(case: CaptureSettings, facts: Facts) -> str | None:
     return None
 
 
-def _flash_attn(name: str, dtype: str, facts: Facts) -> str | None:
+def _flash_attn(name: str, dtype: str, facts: CaseFacts) -> str | None:
     package = _ATTENTION_PACKAGES[name]
     if not facts.gpu:
         return f"{name} runs on GPUs only"
@@ -166,7 +167,7 @@ def _flash_attn(name: str, dtype: str, facts: Facts) -> str | None:
     return None
 
 
-def _no_compiler(what: str, facts: Facts) -> str:
+def _no_compiler(what: str, facts: CaseFacts) -> str:
     return f"{what} requires {'the package triton' if facts.gpu else 'a C++ compiler (g++ or $CXX)'}"
 
 
@@ -177,8 +178,8 @@ def _installed(name: str) -> bool:
         return False
 
 
-def cases_document(cases: Sequence[Case], facts: Facts, repeats: int) -> Document:
-    """The cases, with the reasons of those that cannot run here."""
+def cases_document(cases: Sequence[Case], facts: CaseFacts, repeats: int) -> Document:
+    """Return the cases, with the reasons of those that cannot run here."""
     rows = [{"id": case_id(case), "label": case.label(), "unsupported": unsupported(case, facts)} for case in cases]
     able = sum(row["unsupported"] is None for row in rows)
     where = facts.environment.get("gpu") or facts.environment.get("cpu") or facts.device

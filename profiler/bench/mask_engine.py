@@ -21,7 +21,7 @@ from molprof.profiler.molecules.prompts import Constraint
 REFUSED = "refused"  # a schema, by the engine
 
 
-class Engine:
+class MaskEngine:
     """An engine by its name in `ENGINES`: the processor of a capture, which compiles nothing yet."""
 
     def __init__(self, name: str, target: Any) -> None:
@@ -32,8 +32,8 @@ class Engine:
         self.version = str(self.processor.parameters.get("version", __version__))
         self.vocabulary_ns: int | None = self.processor.made_ns.get("vocabulary")
 
-    def compile(self, whole: Constraint) -> Compiled:
-        """The constraint for its tokens. Raises MolprofError where the engine refuses it."""
+    def compile(self, whole: Constraint) -> CompiledConstraint:
+        """Return the constraint for its tokens. Raises MolprofError where the engine refuses it."""
         try:
             compiled = self.processor.compile(whole)
             # What the first batch would make, as a processor of one constraint makes it before all passes.
@@ -42,29 +42,30 @@ class Engine:
             raise
         except ValueError as problem:  # of tables
             raise RunError(f"no {self.name} is made: {problem}") from problem
-        return Compiled(self.processor, compiled, self.target)
+        return CompiledConstraint(self.processor, compiled, self.target)
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledConstraint:
     """A constraint that an engine has compiled."""
 
     processor: Any
     compiled: Any
     target: Any
 
-    def __call__(self) -> Row:
-        """A row at the beginning of the text."""
-        return Row(self, 1, self.target.device)
+    def __call__(self) -> FollowedRow:
+        """Return a row at the beginning of the text."""
+        return FollowedRow(self, 1, self.target.device)
 
-    def batch(self, rows: int, device: Any) -> Row:
-        return Row(self, rows, device)
+    def batch(self, rows: int, device: Any) -> FollowedRow:
+        """Start a batch of so many rows."""
+        return FollowedRow(self, rows, device)
 
 
-class Row:
+class FollowedRow:
     """A batch of rows, usually one, that is followed without a model: the calls of a capture, of scores that are 0."""
 
-    def __init__(self, made: Compiled, rows: int, device: Any) -> None:
+    def __init__(self, made: CompiledConstraint, rows: int, device: Any) -> None:
         import torch
 
         self._torch, self._device = torch, device
@@ -94,7 +95,7 @@ class Row:
         return times
 
     def bits(self) -> Any:
-        """What the first row's last mask allows, uint8 (logits width,)."""
+        """Return what the first row's last mask allows, uint8 (logits width,)."""
         return self._out[0].isfinite().cpu().numpy().astype("uint8")
 
     def allows(self, token: int) -> bool:
@@ -118,7 +119,7 @@ class Judged:
 
 
 def judged(item: SchemaFile, target: Any) -> Iterator[Judged]:
-    """The instances of a schema, or of another constraint. Raises MolprofError where it is no schema."""
+    """Yield the instances of a schema, or of another constraint. Raises MolprofError where it is no schema."""
     of_schema = item.whole.kind == "schema"
     validator = schema_validator(item.schema, item.name, "molprof bench masks") if of_schema else None
     for instance in item.instances:

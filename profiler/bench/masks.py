@@ -21,7 +21,7 @@ from molprof.common.process import OK, Ending
 from molprof.common.process.guarded import Limits, call
 from molprof.common.text import shortened
 from molprof.profiler.bench.cases import MasksCase, from_json, to_json
-from molprof.profiler.bench.mask_engine import REFUSED, Compiled, Engine, Judged, judged
+from molprof.profiler.bench.mask_engine import REFUSED, CompiledConstraint, Judged, MaskEngine, judged
 from molprof.profiler.bench.oracle import compared
 from molprof.profiler.bench.samples import with_samples
 from molprof.profiler.bench.schemas import SchemaFile, read_schemas
@@ -81,7 +81,7 @@ def measure_masks(raw: dict[str, Any], done: int, kept: str) -> None:
     assert isinstance(case, MasksCase)
     torch.set_num_threads(default_threads(torch.get_num_threads()))  # as a capture does
     target = load_target(case.tokenizer)
-    engines = [Engine(name, target) for name in (case.engine, case.other) if name is not None]
+    engines = [MaskEngine(name, target) for name in (case.engine, case.other) if name is not None]
     with Path(kept).open("a") as file:
 
         def keep(found: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ def measure_masks(raw: dict[str, Any], done: int, kept: str) -> None:
 
 
 def _items(case: MasksCase) -> Iterator[SchemaFile]:
-    """The constraints of a case."""
+    """Yield the constraints of a case."""
     if case.constraint is not None:
         kind, text = case.constraint
         yield SchemaFile(kind, None, (), Constraint(kind, text))  # type: ignore[arg-type]
@@ -105,8 +105,8 @@ def _items(case: MasksCase) -> Iterator[SchemaFile]:
     yield from read_schemas(None if case.folder is None else Path(case.folder), case.first, case.count)
 
 
-def _measured(case: MasksCase, item: SchemaFile, engine: Engine) -> dict[str, Any]:
-    """The figures of one schema, as `MaskedSchema` reads them."""
+def _measured(case: MasksCase, item: SchemaFile, engine: MaskEngine) -> dict[str, Any]:
+    """Return the figures of one schema, as `MaskedSchema` reads them."""
     import torch
 
     from molprof.profiler.models.device import Peak
@@ -146,8 +146,8 @@ def _measured(case: MasksCase, item: SchemaFile, engine: Engine) -> dict[str, An
         gc.enable()
 
 
-def _batched(case: MasksCase, one: Judged, engine: Engine, made: Compiled) -> Iterator[dict[str, Any]]:
-    """Steps of batches whose rows begin at places spread over the tokens of an instance, and go on, step by step."""
+def _batched(case: MasksCase, one: Judged, engine: MaskEngine, made: CompiledConstraint) -> Iterator[dict[str, Any]]:
+    """Yield steps of batches whose rows begin at places spread over the tokens of an instance, and go on, step by step."""
     tokens, instance = one.tokens[:_MOST_BATCHED], one.instance.description
     threads = [None] if case.threads is None else [None, *sorted({1, case.threads})]
     kinds = [*itertools.product(_devices(case), threads, case.batches)]
@@ -180,7 +180,7 @@ def _batched(case: MasksCase, one: Judged, engine: Engine, made: Compiled) -> It
 
 
 def _deadline(case: MasksCase, share: float) -> float:
-    """The moment at which a share of a schema's time is over."""
+    """Return the moment at which a share of a schema's time is over."""
     return math.inf if case.seconds is None else time.monotonic() + share * case.seconds
 
 
@@ -194,8 +194,8 @@ def _devices(case: MasksCase) -> list[Any]:
     return [torch.device("cpu"), *([found] if on_gpu(found) else [])]
 
 
-def _followed(one: Judged, engine: Engine, made: Compiled) -> dict[str, Any]:
-    """What the engine does along an instance: a mask before each token and before its end, until one forbids it."""
+def _followed(one: Judged, engine: MaskEngine, made: CompiledConstraint) -> dict[str, Any]:
+    """Follow an instance with the engine: a mask before each token and before its end, until one forbids it."""
     target = engine.target
     mask_ns: list[int] = []
     accept_ns: list[int] = []

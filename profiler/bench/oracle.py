@@ -17,7 +17,7 @@ import numpy as np
 from molprof.common.errors import MolprofError
 from molprof.common.process import OK
 from molprof.common.text import shortened
-from molprof.profiler.bench.mask_engine import REFUSED, Engine, Judged, Row, judged
+from molprof.profiler.bench.mask_engine import REFUSED, FollowedRow, Judged, MaskEngine, judged
 from molprof.profiler.bench.schemas import SchemaFile
 from molprof.profiler.capture.answers import json_value, schema_validator
 from molprof.profiler.models.target import TokenBytes
@@ -36,11 +36,11 @@ _CONTROL = "Invalid control character"
 _FORMAT = "a format is wrong"  # which an engine may ignore
 _CLOSING = (b'"', b"}", b"]", b'"}', b'"]', b"}]")
 
-Matchers = Callable[[], Row]
+Matchers = Callable[[], FollowedRow]
 
 
-def compared(item: SchemaFile, one: Engine, other: Engine) -> dict[str, Any]:
-    """What two engines of one target allow along the valid instances of a schema, as `MaskedSchema` reads it."""
+def compared(item: SchemaFile, one: MaskEngine, other: MaskEngine) -> dict[str, Any]:
+    """Compare what two engines of one target allow along the valid instances of a schema, as `MaskedSchema` reads it."""
     engines = (one, other)
     found: dict[str, Any] = {"name": item.name, "status": OK, "message": None}
     try:
@@ -91,7 +91,9 @@ def compared(item: SchemaFile, one: Engine, other: Engine) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _difference(each: Judged, place: int, token: int, engine: Engine, made: Matchers, validator: Any) -> dict[str, Any]:
+def _difference(
+    each: Judged, place: int, token: int, engine: MaskEngine, made: Matchers, validator: Any
+) -> dict[str, Any]:
     table, before = engine.target.table, each.tokens[:place]
     text, whole = table.join([*before, token]), each.instance.text
     if token == engine.target.eos:
@@ -130,8 +132,8 @@ def closing_tokens(table: TokenBytes) -> list[int]:
     return [index for index, piece in enumerate(table.pieces) if piece in _CLOSING]
 
 
-def written(engine: Engine, made: Matchers, tokens: list[int], closing: list[int], seed: int) -> str | None:
-    """A text that the engine allows after these tokens, soon closed; None if none was found."""
+def written(engine: MaskEngine, made: Matchers, tokens: list[int], closing: list[int], seed: int) -> str | None:
+    """Return a text that the engine allows after these tokens, soon closed; None if none was found."""
     choose, table, eos = random.Random(seed), engine.target.table, engine.target.eos
     matcher = made()
     for token in tokens:

@@ -14,7 +14,7 @@ import numpy as np
 
 from molprof.common.errors import MolprofError
 from molprof.profiler.bench.cases import ENGINES
-from molprof.profiler.bench.mask_engine import Engine
+from molprof.profiler.bench.mask_engine import MaskEngine
 from molprof.profiler.bench.oracle import closing_tokens, written
 from molprof.profiler.bench.schemas import Instance, SchemaFile
 from molprof.profiler.capture.answers import json_value, schema_validator
@@ -35,7 +35,7 @@ _WEIGHTS[list(b"\\eE\t\n\r")] = 0.02  # escapes and exponents are rare
 
 
 def with_samples(item: SchemaFile, target: Any) -> SchemaFile:
-    """The constraint with texts that it allows, the same ones each time; with its own instances if it has any.
+    """Return the constraint with texts that it allows, the same ones each time; with its own instances if it has any.
 
     Of what molprof has no automaton of, the first engine that takes it writes them. There are none where each fails.
     """
@@ -58,7 +58,7 @@ def _of_engine(whole: Constraint, target: Any) -> Iterator[str]:
     """Texts that the first engine writes at random that is installed and takes the constraint."""
     for name in ENGINES:
         try:
-            engine = Engine(name, target)
+            engine = MaskEngine(name, target)
             made = engine.compile(whole)
         except MolprofError:  # not installed, or refused
             continue
@@ -91,7 +91,7 @@ def _texts(automaton: Automaton) -> Iterator[str]:
 
 
 def _distances(automaton: Automaton) -> np.ndarray[Any, Any]:
-    """The fewest bytes from each state to an end, int64 (S,)."""
+    """Return the fewest bytes from each state to an end, int64 (S,)."""
     before: list[list[int]] = [[] for _ in automaton.moves]
     for state, row in enumerate(automaton.moves.tolist()):
         for to in {to for to in row if to >= 0}:

@@ -18,7 +18,7 @@ from molprof.common.process import NO_MEMORY, OK, UNSUPPORTED, Ending
 from molprof.common.process.guarded import Limits, call
 from molprof.common.values import now
 from molprof.profiler.bench.cases import Case, LineCase, MasksCase, SdpaCase, case_id, from_json, to_json
-from molprof.profiler.bench.facts import Facts, unsupported
+from molprof.profiler.bench.facts import CaseFacts, unsupported
 from molprof.profiler.bench.masks import measure_each
 from molprof.profiler.jobs.results_file import ResultsFile
 
@@ -28,7 +28,9 @@ _RUN_LINE = "molprof.cli:run_case"
 
 
 @dataclass(frozen=True)
-class Plan:
+class SchedulePlan:
+    """The cases to run, how often, and in which order."""
+
     cases: tuple[Case, ...]  # each once
     repeats: int  # processes per case
     seed: int  # for the random order, another one for each repeat
@@ -51,7 +53,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Step:
+class FinishedTurn:
     """A turn that has ended."""
 
     turn: Turn
@@ -67,7 +69,7 @@ def default_memory() -> int | None:
     return None if available is None else int(_MEMORY_SHARE * available)
 
 
-def turns(plan: Plan) -> Iterator[Turn]:
+def turns(plan: SchedulePlan) -> Iterator[Turn]:
     """Yield every case once in random order, then again in another order."""
     for repeat in range(plan.repeats):
         shuffled = list(plan.cases)
@@ -76,8 +78,8 @@ def turns(plan: Plan) -> Iterator[Turn]:
 
 
 def run_plan(
-    plan: Plan, facts: Facts | None, results: ResultsFile, begin: Callable[[str, int, int], None]
-) -> Iterator[Step]:
+    plan: SchedulePlan, facts: CaseFacts | None, results: ResultsFile, begin: Callable[[str, int, int], None]
+) -> Iterator[FinishedTurn]:
     """Run the cases of a plan, one process at a time; each result is in the file before it is yielded.
 
     A case that was not ok is not repeated. An interrupt ends the running case, of which nothing is kept.
@@ -130,7 +132,9 @@ def run_plan(
     return _each(waiting, run, begin)
 
 
-def _each(waiting: list[Turn], run: Callable[[Turn], Ending], begin: Callable[[str, int, int], None]) -> Iterator[Step]:
+def _each(
+    waiting: list[Turn], run: Callable[[Turn], Ending], begin: Callable[[str, int, int], None]
+) -> Iterator[FinishedTurn]:
     """Run the turns in their order."""
     took, number = dict[str, list[float]](), 0
     while waiting:
@@ -144,11 +148,11 @@ def _each(waiting: list[Turn], run: Callable[[Turn], Ending], begin: Callable[[s
             took.setdefault(turn.case, []).append(ending.seconds)
         usual = statistics.median([time for times in took.values() for time in times] or [0.0])
         rest = sum(statistics.median(took.get(other.case, [usual])) for other in waiting)
-        yield Step(turn, ending, number, number + len(waiting), rest if took else None)
+        yield FinishedTurn(turn, ending, number, number + len(waiting), rest if took else None)
 
 
 def record_of(case: Case, repeat: int, environment: str, ending: Ending, **more: Any) -> dict[str, Any]:
-    """The line of a process of a case in the file of results."""
+    """Return the line of a process of a case in the file of results."""
     if isinstance(case, LineCase):
         names: dict[str, Any] = {"output": case.output(repeat), "options": dict(case.options)}
         names["arguments"] = list(case.arguments)
@@ -161,7 +165,7 @@ def record_of(case: Case, repeat: int, environment: str, ending: Ending, **more:
     }  # fmt: skip
 
 
-def _ending(case: Case, repeat: int, plan: Plan) -> Ending:
+def _ending(case: Case, repeat: int, plan: SchedulePlan) -> Ending:
     """Run a process of a case; what a command line prints goes to `logs/`."""
     if isinstance(case, MasksCase):
         return measure_each(case, plan.limits)
@@ -173,7 +177,7 @@ def _ending(case: Case, repeat: int, plan: Plan) -> Ending:
     return call(_RUN_LINE, *case.line(output), limits=plan.limits, log=log)
 
 
-def _largest_fit(case: Case, plan: Plan, low: int) -> dict[str, Any]:
+def _largest_fit(case: Case, plan: SchedulePlan, low: int) -> dict[str, Any]:
     """Bisect between a batch of `low`, which fits, and the case's own, which does not.
 
     A try is one untimed pass of one batch, which takes the memory that a timed one takes. `fit_exact` is false if a

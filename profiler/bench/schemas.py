@@ -27,6 +27,8 @@ _MOST_REFERENCES = 32
 
 @dataclass(frozen=True)
 class Instance:
+    """An instance of a schema, and whether it is valid."""
+
     data: Any
     declared: bool | None  # valid by the file; None: it does not say
     description: str
@@ -40,6 +42,8 @@ class Instance:
 
 @dataclass(frozen=True)
 class SchemaFile:
+    """A schema with its instances."""
+
     name: str
     schema: Any  # None of a constraint that is none
     instances: tuple[Instance, ...]
@@ -47,29 +51,31 @@ class SchemaFile:
 
     @property
     def whole(self) -> Constraint:
+        """The constraint of the schema."""
         return self.constraint or Constraint("schema", json.dumps(self.schema))
 
 
 @dataclass(frozen=True)
-class Found:
+class SchemaFolder:
     """The schemas of a folder by name, and a digest of each, without their content."""
 
     names: tuple[str, ...]
     digests: tuple[str, ...]
 
     def digest(self, first: int, count: int) -> str:
+        """Return a digest of some schemas."""
         return digest({"schemas": self.digests[first : first + count]})
 
 
-def find_schemas(folder: Path | None) -> Found:
-    """The schemas of a folder; of molprof's own set without one. Raises UsageError where there are none."""
+def find_schemas(folder: Path | None) -> SchemaFolder:
+    """Return the schemas of a folder; of molprof's own set without one. Raises UsageError where there are none."""
     names, digests = [], []
     for item in read_schemas(folder):
         names.append(item.name)
         digests.append(digest({"schema": item.schema, "tests": [[one.data, one.declared] for one in item.instances]}))
     if not names:
         raise UsageError(f"{folder} holds no schema", hint=_HINT)
-    return Found(tuple(names), tuple(digests))
+    return SchemaFolder(tuple(names), tuple(digests))
 
 
 def read_schemas(folder: Path | None, first: int = 0, count: int | None = None) -> Iterator[SchemaFile]:
@@ -109,7 +115,7 @@ Part = tuple[str, str, str]  # text; `key`, `string`, `number`, `literal` or `st
 
 
 def parts(value: Any, schema: Any, root: Any = None) -> Iterator[Part]:
-    """The text of an instance in parts, as `Instance.text` has it, each with its kind and what governs it.
+    """Yield the text of an instance in parts, as `Instance.text` has it, each with its kind and what governs it.
 
     Of several branches (anyOf, oneOf) the first whose type fits is followed.
     """
@@ -141,7 +147,7 @@ def parts(value: Any, schema: Any, root: Any = None) -> Iterator[Part]:
 
 
 def _governing(schema: Any, value: Any, root: Any) -> tuple[dict[str, Any], str]:
-    """The schema of a value without references and branches, and its keyword."""
+    """Return the schema of a value without references and branches, and its keyword."""
     way = None
     for _ in range(_MOST_REFERENCES):
         if not isinstance(schema, dict):
@@ -164,7 +170,7 @@ def _governing(schema: Any, value: Any, root: Any) -> tuple[dict[str, Any], str]
 
 
 def _referred(reference: Any, root: Any) -> Any:
-    """What a reference within the schema names; anything goes for another one."""
+    """Return what a reference within the schema names; anything goes for another one."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return True
     found = root

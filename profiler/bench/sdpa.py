@@ -78,11 +78,13 @@ def measure_sdpa(case: SdpaCase) -> dict[str, Any]:
 
 
 def flops(case: SdpaCase) -> int:
+    """Return the FLOPs of an attention."""
     pairs = case.queries * (case.queries + 1) // 2 if case.mask == "causal" else case.queries * case.keys
     return 4 * case.batch * case.heads * pairs * case.head_dim
 
 
 def least_bytes(case: SdpaCase, item_bytes: int) -> int:
+    """Return the least bytes that an attention moves."""
     queries = 2 * case.batch * case.heads * case.queries * case.head_dim
     keys = 2 * case.batch * case.kv_heads * case.keys * case.head_dim
     mask = case.batch * case.queries * case.keys if case.mask == "padding" else 0
@@ -148,7 +150,7 @@ def _flex(case: SdpaCase, inputs: Inputs) -> Callable[[], Tensor]:
 
 
 def _first(case: SdpaCase, call: Callable[[], Tensor], device: torch.device) -> Tensor:
-    """The first call. If the kernel does not accept the input, torch warns with its reasons before it fails."""
+    """Return the first call. If the kernel does not accept the input, torch warns with its reasons before it fails."""
     said: list[str] = []
     try:
         with warned() as said:
@@ -187,7 +189,7 @@ def _times(call: Callable[[], Tensor], device: torch.device) -> list[int]:
 
 
 def _chosen(case: SdpaCase, inputs: Inputs) -> str | None:
-    """The kernel that torch chose for `auto`; None: not `auto`, or unknown."""
+    """Return the kernel that torch chose for `auto`; None: not `auto`, or unknown."""
     choose = getattr(torch, "_fused_sdp_choice", None)
     if case.backend != "auto" or choose is None:
         return None
@@ -197,7 +199,7 @@ def _chosen(case: SdpaCase, inputs: Inputs) -> str | None:
 
 
 def _error(case: SdpaCase, result: Tensor, inputs: Inputs) -> float | None:
-    """The largest difference to the math kernel in float32; None if that takes too much memory."""
+    """Return the largest difference to the math kernel in float32; None if that takes too much memory."""
     if case.batch * case.heads * case.queries * case.keys > _MOST_SCORES:
         return None
     query, key, value, mask = inputs

@@ -31,7 +31,8 @@ def sequence_runs(
     watched: Sequence[tuple[BatchResult, list[Disagreement]]] | None = None,
     masked: Sequence[Sequence[Masked]] | None = None,
 ) -> tuple[list[SequenceRun], list[list[str]]]:
-    """The account of every molecule of a timed pass in the order of the input, and the text of each of its tokens.
+    """Return the account of every molecule of a timed pass in the order of the input, and the text of each of its
+    tokens.
 
     `masked` is what the pass that counts found, by batch and prompt. `watched` is what the pass for disagreement wrote
     and found; a row that it wrote otherwise has no disagreement.
@@ -82,7 +83,7 @@ def sequence_runs(
 
 
 def _seen_by_client(runner: Runner, text: str, tokens: Sequence[int]) -> str:
-    """What a client gets for the tokens of a text: vLLM leaves out special tokens (`skip_special_tokens`)."""
+    """Return what a client gets for the tokens of a text: vLLM leaves out special tokens (`skip_special_tokens`)."""
     if runner.settings.engine_name != VLLM:
         return text
     special = {number for number, token in runner.loaded.tokenizer.added_tokens_decoder.items() if token.special}
@@ -91,7 +92,7 @@ def _seen_by_client(runner: Runner, text: str, tokens: Sequence[int]) -> str:
 
 
 def _of_molecule(runner: Runner, molecule: Molecule, tokens: Sequence[int]) -> dict[str, Any]:
-    """What a `SequenceRun` holds of a molecule beyond what it holds of any text."""
+    """Return what a `SequenceRun` holds of a molecule beyond what it holds of any text."""
     loaded, form = runner.loaded, runner.loaded.target.form
     found = classify(tokens, loaded.target.table, loaded.eos, form=form)
     valid, problem = judge(found.text, molecule, found.kinds, form)
@@ -115,7 +116,7 @@ def _of_molecule(runner: Runner, molecule: Molecule, tokens: Sequence[int]) -> d
 
 
 def resolved(runner: Runner, plans: list[BatchPlan], result: PassResult) -> Resolved:
-    """What came of the settings: the model as it is, and what the passes used."""
+    """Resolve the settings: the model as it is, and what the passes used."""
     settings, loaded, processor = runner.settings, runner.loaded, runner.processor
     name, parameters = (None, {}) if processor is None else (processor.name, processor.parameters)
     name, parameters = getattr(runner.engine, "constraint", None) or (name, parameters)
@@ -137,7 +138,7 @@ def resolved(runner: Runner, plans: list[BatchPlan], result: PassResult) -> Reso
 
 
 def static_cache_notes(runner: Runner, plans: Sequence[BatchPlan]) -> tuple[str, ...]:
-    """The size of a static KV cache, which is allocated whole; nothing without one."""
+    """Return the size of a static KV cache, which is allocated whole; nothing without one."""
     if runner.settings.kv_cache not in STATIC_CACHES:
         return ()
     model = runner.loaded.model

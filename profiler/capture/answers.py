@@ -33,7 +33,7 @@ _MOST_TEXT = 160
 
 
 def checks_of(settings: CaptureSettings, asked: Constraint | None = None) -> list[Check]:
-    """The checks of an answer to a prompt whose line says `asked`, in the order in which they are made.
+    """Return the checks of an answer to a prompt whose line says `asked`, in the order in which they are made.
 
     Raises UsageError where one cannot be made, and MissingExtraError without the package for schemas.
     """
@@ -94,7 +94,10 @@ class Judge:
 
 
 def checks_of_prompt(prompt: Prompt, settings: CaptureSettings) -> list[Check]:
-    """The checks of an answer to a prompt, or to a request: of the whole text, before a server cuts it into calls."""
+    """Return the checks of an answer to a prompt, or to a request.
+
+    Of the whole text, before a server cuts it into calls.
+    """
     if prompt.body is None:
         return checks_of(settings, prompt.constraint)
     body = prompt.body
@@ -137,7 +140,7 @@ def judge_of(body: Body, settings: CaptureSettings, where: str) -> Judge:
 
 
 def matching(pattern: str) -> Callable[[str], object] | None:
-    """What tells whether a whole text matches: Python's `re`, else the package regex; None where neither reads it.
+    """Return the test whether a whole text matches: Python's `re`, else the package regex; None where neither reads it.
 
     Engines read others than Python does: whether a pattern is one is theirs to say.
     """
@@ -179,7 +182,7 @@ class SchemaValidator:
 
 
 def schema_validator(schema: Any, where: str, purpose: str) -> SchemaValidator:
-    """The validator of a schema, which fetches nothing it refers to. Raises UsageError, MissingExtraError."""
+    """Return the validator of a schema, which fetches nothing it refers to. Raises UsageError, MissingExtraError."""
     try:
         package = importlib.import_module("jsonschema_rs")
     except ImportError as problem:
@@ -193,7 +196,7 @@ def schema_validator(schema: Any, where: str, purpose: str) -> SchemaValidator:
 
 
 def json_value(text: str) -> Any:
-    """The value of a JSON text. Numbers beyond float64 have its limits. Raises ValueError, RecursionError."""
+    """Return the value of a JSON text. Numbers beyond float64 have its limits. Raises ValueError, RecursionError."""
     limit = sys.float_info.max
     return json.loads(text, parse_float=lambda number: max(-limit, min(limit, float(number))), parse_constant=_no_json)
 
@@ -203,7 +206,10 @@ def _no_json(name: str) -> None:
 
 
 def schema_check(text: str, name: str) -> Check:
-    """The check of answers by a JSON schema; `name` is what errors about the schema call it. Raises UsageError."""
+    """Return the check of answers by a JSON schema; `name` is what errors about the schema call it.
+
+    Raises UsageError.
+    """
     validator = schema_validator(json.loads(text), name, "--schema").strict
 
     def check(answer: str, prompt: str) -> str | None:

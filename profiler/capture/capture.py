@@ -24,7 +24,7 @@ from molprof.common.settings import CONSTRAINTS, NO_PROCESSOR, SETTINGS, TABLE, 
 from molprof.common.text import shortened
 from molprof.profiler.capture.account import sequence_runs
 from molprof.profiler.capture.answers import checks_of, not_judged
-from molprof.profiler.capture.passes import Progress, Report
+from molprof.profiler.capture.passes import CaptureProgress, Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult, captures_graphs, graphs_path
 from molprof.profiler.constraints import PROCESSORS, check_processor, check_table, whole_of, without_model
 from molprof.profiler.engines import check_engine, loader
@@ -54,7 +54,7 @@ _INPUTS = ("smiles", "prompts", "requests", "count", "strict", "generations", *_
 
 
 def capture(settings: CaptureSettings, output: OutputFile, report: Report = lambda progress: None) -> CaptureResult:
-    """Makes a capture of one run and writes its trace to `output`; an error leaves nothing there."""
+    """Make a capture of one run and write its trace to `output`; an error leaves nothing there."""
     (result,) = capture_together([(settings, output)], report)
     return result
 
@@ -62,7 +62,7 @@ def capture(settings: CaptureSettings, output: OutputFile, report: Report = lamb
 def capture_together(
     asked: Sequence[Asked], report: Report = lambda progress: None, *, able_only: bool = False
 ) -> Iterator[CaptureResult]:
-    """Makes a capture of several runs, each with a trace of its own, and yields each when its trace is written.
+    """Make a capture of several runs, each with a trace of its own, and yield each when its trace is written.
 
     Each model is loaded once. A run is named by its file. If one fails, the others go on, and the first failure is
     raised at the end.
@@ -82,7 +82,7 @@ def capture_together(
             name = settings.processor or NO_PROCESSOR
             refused[name] = problem
             why = shortened(" ".join(str(problem).split()), _MOST_TEXT)
-            report(Progress("refused", notes=(f"{name} is left out: {why}",)))
+            report(CaptureProgress("refused", notes=(f"{name} is left out: {why}",)))
             return False
         return True
 
@@ -114,7 +114,7 @@ def capture_together(
         notes += unread
     if any(_unasked(settings) for settings, _ in asked):
         notes.append("neither --prompts nor --smiles is given: the prompts are the built-in molecules")
-    report(Progress("load", notes=tuple(notes)))
+    report(CaptureProgress("load", notes=tuple(notes)))
     models: dict[tuple[object, ...], LoadedModel] = {}
     loads_ns: dict[tuple[object, ...], int] = {}
     runs: list[CapturedRun] = []
@@ -122,15 +122,15 @@ def capture_together(
         key = _key(settings, _MODEL)
         if key not in models:
             if models:
-                report(Progress("load"))
+                report(CaptureProgress("load"))
             load = loaders[settings.engine_name]
             began = time.perf_counter_ns()
-            models[key] = load(settings, lambda layer, layers: report(Progress("weights", layer, layers)))
+            models[key] = load(settings, lambda layer, layers: report(CaptureProgress("weights", layer, layers)))
             loads_ns[key] = time.perf_counter_ns() - began
         name = trace_stem(output.path.name) if len(asked) > 1 else ""
 
         if settings.processor is not None:
-            report(Progress("make", run=name))
+            report(CaptureProgress("make", run=name))
 
         def make() -> None:
             whole = whole_of(settings)  # noqa: B023
@@ -157,7 +157,7 @@ def _key(settings: CaptureSettings, names: Sequence[str]) -> tuple[object, ...]:
 
 
 def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterator[CaptureResult]:
-    """Makes all passes of the runs, whose names differ, and yields each run when its trace is written.
+    """Make all passes of the runs, whose names differ, and yield each run when its trace is written.
 
     In each round every run has one timed pass, in random order: what changes the machine's speed meets all runs alike.
     The recorded passes come last, since a profiler may leave its process slower.
@@ -179,7 +179,7 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
         went_well(run, run.warm_up)
     before = watch.end()
     if busy := Machine(processors(), None, [before]).doubts():
-        runs[0].passes.report(Progress("machine", notes=(f"times will be in doubt: {'; '.join(busy)}",)))
+        runs[0].passes.report(CaptureProgress("machine", notes=(f"times will be in doubt: {'; '.join(busy)}",)))
     session = Session(uuid.uuid4().hex, secrets.randbits(32) if seed is None else seed)
     order = random.Random(session.seed)
     places: dict[str, dict[int, int]] = {run.name: {} for run in runs}  # by round
@@ -247,7 +247,7 @@ def _measured_run(run: CapturedRun, rounds: Sequence[int]) -> MeasuredRun:
 
 
 def _first(problems: dict[str, MolprofError]) -> MolprofError:
-    """The first failure of several runs, as an error that names its run."""
+    """Return the first failure of several runs, as an error that names its run."""
     name, problem = next(iter(problems.items()))
     more = f" ({len(problems)} runs failed)" if len(problems) > 1 else ""
     told = MolprofError(f"{name}: {problem}{more}", problem.hint)
@@ -256,7 +256,7 @@ def _first(problems: dict[str, MolprofError]) -> MolprofError:
 
 
 def _check(settings: CaptureSettings, output: OutputFile) -> None:
-    """Raises UsageError where a run cannot be made, as far as its settings tell."""
+    """Raise UsageError where a run cannot be made, as far as its settings tell."""
     output.check()
     check_preset(settings)
     check_engine(settings.engine_name)
@@ -285,7 +285,7 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
 
 
 def _check_requests(settings: CaptureSettings) -> None:
-    """Raises UsageError for settings that say what requests as they are say themselves."""
+    """Raise UsageError for settings that say what requests as they are say themselves."""
     for name in ("prompts", "smiles", *CONSTRAINTS):
         if getattr(settings, name) is not None:
             text = f"--requests have their own prompts and constraints, not those of {SETTINGS[name].flag}"
@@ -297,7 +297,7 @@ def _check_requests(settings: CaptureSettings) -> None:
 
 
 def _check_constraints(settings: CaptureSettings, prompts: Prompts) -> None:
-    """Raises UsageError where a processor does not fit the prompts, as far as that is known without a model."""
+    """Raise UsageError where a processor does not fit the prompts, as far as that is known without a model."""
     own = next(((item.line, item.constraint.kind) for item in prompts.prompts if item.constraint is not None), None)
     if settings.engine_name == VLLM:
         bodies = [prompt.body for prompt in prompts.prompts if prompt.body is not None]

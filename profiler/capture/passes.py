@@ -12,7 +12,7 @@ from typing import Any
 
 from molprof.common.manifest import Disagreement
 from molprof.common.settings import AUTO
-from molprof.profiler.capture.watched import CountedMasks, Masked, Watched
+from molprof.profiler.capture.watched import CountedMasks, Masked, WatchedProcessor
 from molprof.profiler.constraints.base import BatchProcessor, Laps
 from molprof.profiler.constraints.own import Observed
 from molprof.profiler.engines import BatchPlan, BatchResult
@@ -23,7 +23,7 @@ from molprof.profiler.recording.marks import Marks, before_forward
 
 
 @dataclass(frozen=True)
-class Progress:
+class CaptureProgress:
     """How far a capture is."""
 
     # `load`, `weights`, `verify`, `warmup`, `machine`, `repeat`, `unmarked`, `profile`, `count`, `disagreement`,
@@ -41,7 +41,7 @@ class Progress:
     run: str = ""  # name of the run; empty while models are loaded, and in a capture of one run
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[CaptureProgress], None]
 
 
 class Started:
@@ -51,6 +51,7 @@ class Started:
         self._processors: list[BatchProcessor] = []
 
     def __call__(self, processor: BatchProcessor) -> BatchProcessor:
+        """Keep and return a processor that was started."""
         self._processors.append(processor)
         return processor
 
@@ -72,7 +73,7 @@ class Passes:
 
     def __init__(self, runner: Runner, plans: list[BatchPlan], report: Report, name: str = "") -> None:
         self.runner, self.plans, self.report = runner, plans, report
-        self._at = Progress("load", run=name)
+        self._at = CaptureProgress("load", run=name)
         self._began_ns = 0
         self._left: dict[str, Any] = {}
         self.cache_bytes: list[int] = []  # of a KV cache before each forward of warm-up passes, of a run without record
@@ -95,16 +96,16 @@ class Passes:
         return result
 
     def watched(self) -> list[tuple[BatchResult, list[Disagreement]]]:
-        """The untimed pass for disagreement: what each batch wrote, and the figures of its rows."""
+        """Return the untimed pass for disagreement: what each batch wrote, and the figures of its rows."""
         # Step by step: of a forced run, the model never gives scores token by token.
         settings = dataclasses.replace(
             self.runner.settings, engine=AUTO, assistant=None, free_drafts=False, forced_runs=False, drop_finished=False
         )
         runner = dataclasses.replace(self.runner, settings=settings)
-        watched: list[Watched] = []
+        watched: list[WatchedProcessor] = []
 
         def wrap(studied: BatchProcessor) -> BatchProcessor:
-            watched.append(Watched())
+            watched.append(WatchedProcessor())
             return Observed(studied, watched[-1])
 
         self._begin("disagreement")
@@ -117,7 +118,7 @@ class Passes:
         return found
 
     def counted(self, stage: str) -> tuple[PassResult, list[list[Masked]]]:
-        """An untimed pass that counts what the processor masks: for each batch, of each of its prompts.
+        """Return an untimed pass that counts what the processor masks: for each batch, of each of its prompts.
 
         The time of the pass is without that of counting.
         """
@@ -135,7 +136,7 @@ class Passes:
         return result, [seen.of_rows(batch, eos) for seen, batch in zip(counted, result.batches, strict=True)]
 
     def step(self, batch: int, step: int, tokens: int = 0) -> None:
-        """Reports a step of a pass that is not timed."""
+        """Report a step of a pass that is not timed."""
         bound = self.plans[min(batch, len(self.plans) - 1)].most_steps
         elapsed = time.perf_counter_ns() - self._began_ns
         self.report(
@@ -143,17 +144,17 @@ class Passes:
         )
 
     def tell(self, stage: str, *notes: str) -> None:
-        """Reports a stage that is no pass."""
-        self.report(Progress(stage, notes=notes, run=self._at.run))
+        """Report a stage that is no pass."""
+        self.report(CaptureProgress(stage, notes=notes, run=self._at.run))
 
     def _begin(self, stage: str, number: int = 1, of: int = 1) -> None:
-        self._at = Progress(stage, number, of, batches=len(self.plans), run=self._at.run)
+        self._at = CaptureProgress(stage, number, of, batches=len(self.plans), run=self._at.run)
         self._began_ns = time.perf_counter_ns()
         self.step(0, 0)
 
     @contextmanager
     def _looked_at(self) -> Iterator[None]:
-        """Notes the size of the KV cache before each forward. UnsupportedError where the attention has no kernel."""
+        """Note the size of the KV cache before each forward. UnsupportedError where the attention has no kernel."""
         model = self.runner.loaded.model
         note = lambda inputs: self.cache_bytes.append(held_bytes(inputs.get("past_key_values")))  # noqa: E731
         by_generate = hasattr(model, "prepare_inputs_for_generation")
@@ -162,7 +163,7 @@ class Passes:
 
     @contextmanager
     def _own_model(self) -> Iterator[None]:
-        """Gives the model what this run's last pass left on it: another run's static cache has another length."""
+        """Give the model what this run's last pass left on it: another run's static cache has another length."""
         model = self.runner.loaded.model.__dict__
         others = {name: model.pop(name) for name in _LEFT_ON_MODEL if name in model}
         model.update(self._left)

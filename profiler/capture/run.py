@@ -38,12 +38,12 @@ from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import Peak
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts, with_chats
-from molprof.profiler.recording.clock import WINDOW_STEPS, Clock, Plan, recording, usual_window
+from molprof.profiler.recording.clock import WINDOW_STEPS, Clock, StepPlan, recording, usual_window
 from molprof.profiler.recording.manifest import manifest_of, signature_cost_ns, write_run
 from molprof.profiler.recording.sequences import Generated
 from molprof.profiler.recording.tracefile import (
     NO_EVENTS,
-    Exported,
+    ExportedFile,
     OutputFile,
     beside,
     incomplete_path,
@@ -72,7 +72,7 @@ class CaptureResult:
 
 
 def choose_window(asked: tuple[int, int] | None, full: bool, result: PassResult) -> Window:
-    """The steps to record.
+    """Return the steps to record.
 
     By default these are 20 decode steps of the first batch, from step 20 on if the answers are that long, before any
     row is finished: a run mostly consists of such steps.
@@ -89,7 +89,7 @@ def choose_window(asked: tuple[int, int] | None, full: bool, result: PassResult)
 
 
 def check_window(asked: tuple[int, int], steps: int) -> None:
-    """Raises UsageError where a window (first and last step) begins after the last of `steps` steps."""
+    """Raise UsageError where a window (first and last step) begins after the last of `steps` steps."""
     if asked[0] >= steps:
         raise UsageError(
             f"window {asked[0]}:{asked[1]} begins after the first batch's last step {steps - 1}",
@@ -154,7 +154,7 @@ class CapturedRun:
         self.load_ns: int | None = None  # loading the model
 
     def warm_up(self) -> None:
-        """The warm-up passes. With a processor the first counts what it masks, checks a user's, and is always made."""
+        """Run the warm-up passes. With a processor the first counts what it masks, checks a user's, and is always made."""
         passes, processor = self.passes, self.passes.runner.processor
         if isinstance(processor, UserProcessor):
             processor.verify = True
@@ -169,7 +169,7 @@ class CapturedRun:
         del self._warmup[count:]
 
     def timed_pass(self, watch: Watch) -> None:
-        """The next timed pass, while `watch` looks at the machine."""
+        """Run the next timed pass, while `watch` looks at the machine."""
         marks, settings = Clock(), self.settings
         peak = Peak(self.passes.runner.loaded.target.device)
         watch.begin()
@@ -191,11 +191,11 @@ class CapturedRun:
         self.repeats.append(repeat)
 
     def unmarked_pass(self) -> None:
-        """The timed pass without phase timestamps, which only a capture of one run makes."""
+        """Run the timed pass without phase timestamps, which only a capture of one run makes."""
         self._unmarked = self.passes.run("unmarked", None)
 
     def record(self, session: Session | None = None, before: MachineSpan | None = None) -> CaptureResult:
-        """The recorded pass, and the trace file with tokens and manifest; `before` is of the machine."""
+        """Return the recorded pass, and the trace file with tokens and manifest; `before` is of the machine."""
         with self.output.raw() as raw:
             try:
                 return self._record(raw, session, Machine(processors(), before, self._spans))
@@ -203,7 +203,7 @@ class CapturedRun:
                 raise self._kept(raw, problem) from problem
 
     def record_graphs(self) -> None:
-        """Records how CUDA graphs are captured, with stacks and shapes; the run's own trace only replays them.
+        """Record how CUDA graphs are captured, with stacks and shapes; the run's own trace only replays them.
 
         It drops all that torch compiled in this process, so that graphs are captured again: nothing may be timed or
         recorded after it. A failure costs the trace of the capture alone, and is told.
@@ -227,14 +227,14 @@ class CapturedRun:
             self.passes.tell("graphs", f"graphs: molprof report {self.output.path} --graph-capture {path}")
 
     def failed(self, problem: MolprofError) -> MolprofError:
-        """What to raise for a failure of a pass before `record`; the steps before a processor's failure are kept."""
+        """Return the error for a failed pass before `record`; the steps before a processor's failure are kept."""
         if not isinstance(problem, ProcessorError):
             return problem
         with self.output.raw() as raw:
             return self._kept(raw, problem)
 
     def _kept(self, raw: Path, problem: ProcessorError) -> ProcessorError:
-        """Keeps the steps before a processor failed, and returns the error to raise, which names their file.
+        """Keep the steps before a processor failed, and return the error to raise, which names their file.
 
         A failure in the recorded pass leaves a recording. After one in an earlier pass, its batch runs once more to
         record the steps before the failure, as many as a window has.
@@ -270,7 +270,7 @@ class CapturedRun:
             "functions": not whole and self.passes.runner.processor is not None and samples_functions(settings),
             "on_step": self.passes.step,
         }
-        with recording(raw, device, Plan.of(window), **options) as marks:
+        with recording(raw, device, StepPlan.of(window), **options) as marks:
             try:
                 result = self.passes.run(stage, marks, only=None if window.full else window.batch)
             except ProcessorError:
@@ -282,12 +282,15 @@ class CapturedRun:
         self._functions = marks.kept.functions
         return result
 
-    def _exported(self, raw: Path) -> Exported:
-        """What `_profiled` left. Of Python functions torch records all or none: those of modules may be asked for."""
+    def _exported(self, raw: Path) -> ExportedFile:
+        """Return the trace that `_profiled` left.
+
+        Torch records all Python functions or none; those of modules may be wanted.
+        """
         return read_exported(raw, self.output, functions=self.settings.stacks or not self.settings.modules)
 
-    def _recorded(self, window: Window, raw: Path) -> tuple[PassResult, Exported]:
-        """The recorded pass of the window, and its trace."""
+    def _recorded(self, window: Window, raw: Path) -> tuple[PassResult, ExportedFile]:
+        """Return the recorded pass of the window, and its trace."""
         result = self._profiled(window, raw)
         exported = self._exported(raw)
         if window.full:
@@ -300,7 +303,7 @@ class CapturedRun:
         return result, exported
 
     def _record(self, raw: Path, session: Session | None, machine: Machine) -> CaptureResult:
-        """The recorded pass, exported to `raw`, and the trace of all passes."""
+        """Return the recorded pass, exported to `raw`, and the trace of all passes."""
         settings, passes = self.settings, self.passes
         runner, plans, loaded = passes.runner, passes.plans, passes.runner.loaded
         reference = self.results[0]
@@ -378,7 +381,7 @@ class CapturedRun:
         return CaptureResult(path, manifest, tuple(notes), tuple(failures))
 
     def _still_wrong(self) -> list[str]:
-        """What one more checking pass finds in a user's processor, which the other passes do not look at."""
+        """Return what one more checking pass finds in a user's processor, which the other passes do not look at."""
         processor = self.passes.runner.processor
         if not isinstance(processor, UserProcessor):
             return []

@@ -90,7 +90,10 @@ class CountedMasks:
         return out
 
     def of_rows(self, result: BatchResult, eos: frozenset[int]) -> list[Masked]:
-        """What was masked for each prompt of the batch that `result` is of; rows that only fill it up are left out."""
+        """Return what was masked for each prompt of the batch that `result` is of.
+
+        Rows that only fill it up are left out.
+        """
         counts = torch.cat(self._counts).tolist() if self._counts else []
         return masked_rows(((*at, *seen) for at, seen in zip(self._where, counts, strict=True)), result, eos)
 
@@ -104,7 +107,7 @@ def _kind(tokens: Sequence[int], position: int, left: int, eos: frozenset[int]) 
     return "end" if tokens[position] in eos else "copy"
 
 
-class Watched:
+class WatchedProcessor:
     """Observes a batch's processor in `generate`: the probability that the model gave to each written token.
 
     The token that was written is known one call later, from `input_ids`, or after the last step, from the rows. So the
@@ -136,7 +139,7 @@ class Watched:
         return masked
 
     def finish(self, rows: Sequence[Sequence[int]]) -> list[Disagreement]:
-        """The figures by row; `rows` is what the batch wrote, with the end tokens, without padding."""
+        """Return the figures by row; `rows` is what the batch wrote, with the end tokens, without padding."""
         if self._scores is None:
             return [Disagreement([], [], "", "", []) for _ in rows]
         step = len(self._allowed) - 1

@@ -18,7 +18,7 @@ from molprof.profiler.molecules.prompts import Constraint
 
 if TYPE_CHECKING:
     from molprof.profiler.constraints.base import Processor
-    from molprof.profiler.models.target import Target
+    from molprof.profiler.models.target import ProcessorTarget
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ PROCESSORS = {
 OF_MOLECULES = tuple(name for name, entry in PROCESSORS.items() if entry.molecules)
 
 
-def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Processor:
-    """The processor of a name or of a `package.module:builder`.
+def make_processor(name: str, target: ProcessorTarget, given: Sequence[str] = ()) -> Processor:
+    """Return the processor of a name or of a `package.module:builder`.
 
     Args:
         given: `KEY=VALUE` texts for parameters of a user's builder.
@@ -84,8 +84,8 @@ def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Proc
         raise UsageError(f"{name} cannot make a processor: {told(problem, name)}", hint=hint) from problem
 
 
-def processor_of(settings: CaptureSettings, target: Target) -> Processor | None:
-    """The processor that is asked for; None without one, and where vLLM makes masks itself.
+def processor_of(settings: CaptureSettings, target: ProcessorTarget) -> Processor | None:
+    """Return the processor that is asked for; None without one, and where vLLM makes masks itself.
 
     Raises what `make_processor` raises.
     """
@@ -100,8 +100,8 @@ def processor_of(settings: CaptureSettings, target: Target) -> Processor | None:
     return None if name is None else make_processor(name, target, settings.processor_args)
 
 
-def check_table(target: Target, whole: Constraint) -> None:
-    """Raises UsageError where no table is made of a constraint; it is kept if one is."""
+def check_table(target: ProcessorTarget, whole: Constraint) -> None:
+    """Raise UsageError where no table is made of a constraint; it is kept if one is."""
     from molprof.profiler.constraints.automaton import NoText, TooLarge
     from molprof.profiler.constraints.constraint import make_table
     from molprof.profiler.constraints.regular import NotRegular
@@ -113,7 +113,7 @@ def check_table(target: Target, whole: Constraint) -> None:
 
 
 def without_model(settings: CaptureSettings) -> Any:
-    """What makes the processor of molprof that is asked for, whose attributes are those of the processor.
+    """Return the maker of molprof's processor that is asked for, with the attributes of the processor.
 
     A user's own tells nothing before it is made, and what keeps to a whole text has attributes of its own: these are
     `object`. None without a processor.
@@ -125,7 +125,7 @@ def without_model(settings: CaptureSettings) -> Any:
 
 
 def whole_of(settings: CaptureSettings) -> Constraint | None:
-    """What all answers are constrained to; None where nothing says it. Raises UsageError where a file is not usable."""
+    """Return the constraint of all answers; None without one. Raises UsageError where a file is not usable."""
     if settings.schema is not None:
         return Constraint("schema", read_schema(settings.schema))
     if settings.grammar_file is not None:
@@ -137,7 +137,7 @@ def whole_of(settings: CaptureSettings) -> Constraint | None:
 
 
 def read_schema(path: str) -> str:
-    """The text of a JSON schema. Raises UsageError where the file is none."""
+    """Return the text of a JSON schema. Raises UsageError where the file is none."""
     refuse_stream(Path(path))
     text = read_text(Path(path))
     try:
@@ -162,7 +162,7 @@ def missing_engines() -> dict[str, str]:
 
 
 def find_factory(name: str) -> Any:
-    """The factory of a name, or the builder `package.module:builder`. Raises UsageError where there is none."""
+    """Return the factory of a name, or the builder `package.module:builder`. Raises UsageError where there is none."""
     place = f"{__name__}.{PROCESSORS[name].place}" if name in PROCESSORS else name
     module, colon, attribute = place.partition(":")
     hint = f"use one of {', '.join(PROCESSORS)}, or package.module:builder"
@@ -181,7 +181,7 @@ def find_factory(name: str) -> Any:
 
 
 def check_processor(name: str, given: Sequence[str] = ()) -> None:
-    """Raises the UsageErrors of `make_processor` that need no model."""
+    """Raise the UsageErrors of `make_processor` that need no model."""
     factory = find_factory(name)
     if name not in PROCESSORS:
         from molprof.profiler.constraints.own import check_call

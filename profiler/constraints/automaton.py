@@ -35,6 +35,7 @@ class Net:
         self.empty: list[list[int]] = []
 
     def state(self) -> int:
+        """Add a state and return its number. Raises TooLarge."""
         if len(self.edges) == MOST_STATES:
             raise TooLarge(f"its automaton has more than {MOST_STATES:,} states")
         self.edges.append([])
@@ -42,7 +43,7 @@ class Net:
         return len(self.edges) - 1
 
     def closure(self, state: int) -> frozenset[int]:
-        """The states that edges of nothing lead to; without those that no byte leaves and no text ends in."""
+        """Return the states that edges of nothing lead to; without those that no byte leaves and no text ends in."""
         if not self.empty[state]:
             return frozenset((state,))
         found, waiting = {state}, [state]
@@ -73,6 +74,8 @@ def symbol(low: int, high: int) -> Part:
 
 
 def sequence(*parts: Part) -> Part:
+    """Return the automaton of parts that follow each other."""
+
     def add(net: Net, at: int) -> int:
         for part in parts:
             at = part(net, at)
@@ -82,11 +85,13 @@ def sequence(*parts: Part) -> Part:
 
 
 def text(written: str) -> Part:
-    """Raises UnicodeEncodeError for half of a surrogate pair."""
+    """Raise UnicodeEncodeError for half of a surrogate pair."""
     return sequence(*(symbol(byte, byte) for byte in written.encode()))
 
 
 def either(*parts: Part) -> Part:
+    """Return the automaton of any of the parts."""
+
     def add(net: Net, at: int) -> int:
         end = net.state()
         for part in parts:
@@ -120,11 +125,14 @@ def repeated(part: Part, least: int, most: int | None) -> Part:
 
 
 def optional(part: Part) -> Part:
+    """Return the automaton of a part or nothing."""
     return repeated(part, 0, 1)
 
 
 def between(low: bytes, high: bytes, least: int, most: int) -> Part:
-    """The texts of the length of both from `low` to `high`, whose bytes but the first are from `least` to `most`."""
+    """Return the texts of the length of both from `low` to `high`, whose bytes but the first are from `least` to
+    `most`.
+    """
     if not low:
         return sequence()
     first, last, rest = low[0], high[0], len(low) - 1
@@ -196,7 +204,7 @@ class Automaton:
         return found
 
     def part(self, net: Net, at: int) -> int:
-        """The texts of the automaton as a `Part`."""
+        """Return the texts of the automaton as a `Part`."""
         states, end = [net.state() for _ in self._runs], net.state()
         net.empty[at].append(states[0])
         for number, runs in enumerate(self._runs):
@@ -206,6 +214,7 @@ class Automaton:
         return end
 
     def accepts(self, written: str) -> bool:
+        """Return True if the automaton accepts the text."""
         state = 0
         for byte in written.encode():
             state = int(self.moves[state, self.kinds[byte]])
@@ -328,7 +337,7 @@ def minimize(kinds: np.ndarray[Any, Any], moves: np.ndarray[Any, Any], ends: np.
 
 
 def _futures(moves: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A number for each state, the same for states of the same future, int64 (S,).
+    """Return a number for each state, the same for states of the same future, int64 (S,).
 
     Hopcroft's way: of a class that splits one part keeps its number, and only what leads to the others is looked at
     again.

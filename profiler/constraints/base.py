@@ -59,7 +59,7 @@ class BatchProcessor(Protocol):
         """
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """The masked scores.
+        """Return the masked scores.
 
         Args:
             input_ids: prompt and answer so far, int64 (batch, prompt_width + position).
@@ -98,10 +98,12 @@ class Laps:
 
     @property
     def last_ns(self) -> dict[str, int]:
+        """The last time of each lap, ns."""
         return dict(zip(self.names, self.last, strict=True))
 
     @property
     def total_ns(self) -> dict[str, int]:
+        """The total time of each lap, ns."""
         return dict(zip(self.names, self.total, strict=True))
 
 
@@ -134,4 +136,4 @@ class Processor(Protocol):
     parameters: dict[str, Any]
 
     def start(self, rows: Rows) -> BatchProcessor:
-        """The processor of one batch."""
+        """Return the processor of one batch."""

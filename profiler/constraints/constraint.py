@@ -23,7 +23,7 @@ from molprof.profiler.constraints.engines import EngineProcessor, LLGuidance, XG
 from molprof.profiler.constraints.json_schema import DEPTH, compiled
 from molprof.profiler.constraints.regular import NotRegular
 from molprof.profiler.constraints.token_dfa import TokenDfa, TokenDfaBatch
-from molprof.profiler.models.target import Target, TokenBytes
+from molprof.profiler.models.target import ProcessorTarget, TokenBytes
 from molprof.profiler.molecules.prompts import Constraint
 
 # A table that would take more is not made.
@@ -34,7 +34,7 @@ _Array = np.ndarray[Any, Any]
 
 
 def table_of(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int) -> TokenDfa:
-    """The texts of an automaton in every cut into tokens, then the end token. Raises TooLarge."""
+    """Return the texts of an automaton in every cut into tokens, then the end token. Raises TooLarge."""
     kinds, ways = _ways(automaton, vocabulary, eos, width)
     states, count = len(automaton.moves), len(ways) + 2
     # Class 0: what may never follow; the last one: the end token.
@@ -114,7 +114,9 @@ class ConstraintProcessor:
     fixed_length = False
     compiles = True
 
-    def __init__(self, target: Target, constraint: Constraint | Callable[[Rows], Sequence[Constraint]]) -> None:
+    def __init__(
+        self, target: ProcessorTarget, constraint: Constraint | Callable[[Rows], Sequence[Constraint]]
+    ) -> None:
         self._target, self._constraint = target, constraint
         self.parameters: dict[str, Any] = {}
         self.made_ns: dict[str, int] = {}  # see `Processor`
@@ -135,28 +137,28 @@ class ConstraintProcessor:
         return self.begin([tables[constraint] for constraint in each], rows.prompt_width, self._target.device)
 
     def compile(self, constraint: Constraint) -> TokenDfa:
-        """The table of a constraint, made anew. Raises NotRegular, TooLarge and NoText."""
+        """Return the table of a constraint, made anew. Raises NotRegular, TooLarge and NoText."""
         return table_of(compiled(constraint), self._target.table, self._target.eos, self._target.logits_width)
 
     def begin(self, compiled: Sequence[TokenDfa], prompt_width: int, device: torch.device) -> TokenDfaBatch:
-        """The processor of a batch whose rows have these tables, for scores on a device."""
+        """Return the processor of a batch whose rows have these tables, for scores on a device."""
         return TokenDfaBatch(compiled, replace(self._target, device=device), prompt_width)
 
 
 @functools.lru_cache(maxsize=64)
 def _kept(vocabulary: TokenBytes, eos: int, width: int, constraint: Constraint) -> tuple[TokenDfa, int]:
-    """A table, and the time to make it, ns."""
+    """Return a table, and the time to make it, ns."""
     began = time.perf_counter_ns()
     return table_of(compiled(constraint), vocabulary, eos, width), time.perf_counter_ns() - began
 
 
-def make_table(target: Target, constraint: Constraint) -> TokenDfa:
-    """The table of a constraint, made once for a vocabulary. Raises NotRegular, TooLarge and NoText."""
+def make_table(target: ProcessorTarget, constraint: Constraint) -> TokenDfa:
+    """Return the table of a constraint, made once for a vocabulary. Raises NotRegular, TooLarge and NoText."""
     return _kept(target.table, target.eos, target.logits_width, constraint)[0]
 
 
-def table(target: Target, constraint: Constraint) -> ConstraintProcessor | EngineProcessor:
-    """The processor `table`, or where no table is made XGrammar, else llguidance; its parameters then say why.
+def table(target: ProcessorTarget, constraint: Constraint) -> ConstraintProcessor | EngineProcessor:
+    """Return the processor `table`, or where no table is made XGrammar, else llguidance; its parameters then say why.
 
     Raises:
         UsageError: no table is made, and neither package takes it.

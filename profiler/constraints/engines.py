@@ -25,7 +25,7 @@ from molprof.common.errors import MissingExtraError, RunError, UsageError
 from molprof.common.text import shortened
 from molprof.profiler.constraints.base import BatchProcessor, Laps, Rows
 from molprof.profiler.models.device import on_gpu, pinned
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import ProcessorTarget
 from molprof.profiler.molecules.prompts import Constraint
 
 _HINT = "write it otherwise, or use another --processor; grammars are GBNF for xgrammar, Lark for llguidance"
@@ -60,7 +60,7 @@ class EngineProcessor(ABC):
 
     def __init__(
         self,
-        target: Target,
+        target: ProcessorTarget,
         grammar: str | Constraint | Callable[[Rows], Sequence[str]],
         opening: int | None = None,
         closing: int | None = None,
@@ -91,8 +91,8 @@ class EngineProcessor(ABC):
             self.made_ns["constraint"] = time.perf_counter_ns() - prepared
 
     @abstractmethod
-    def prepare(self, target: Target) -> int | None:
-        """Makes what depends on the vocabulary alone. Returns the time it took, ns, where an earlier one made it."""
+    def prepare(self, target: ProcessorTarget) -> int | None:
+        """Make what depends on the vocabulary alone. Returns the time it took, ns, where an earlier one made it."""
 
     @abstractmethod
     def matchers(self, constraint: Constraint) -> Callable[[], Any]:
@@ -128,6 +128,7 @@ class EngineProcessor(ABC):
         scores.masked_fill_(allowed == 0, -math.inf)
 
     def start(self, rows: Rows) -> BatchProcessor:
+        """Start a batch: a matcher for each row."""
         if self._of_rows is None:
             makers = [self._matcher for _ in rows.prompts]
         else:
@@ -135,7 +136,7 @@ class EngineProcessor(ABC):
         return self.begin(makers, rows.prompt_width, self.target.device)
 
     def begin(self, compiled: Sequence[Callable[[], Any]], prompt_width: int, device: torch.device) -> _EngineBatch:
-        """The processor of a batch whose rows have what `compile` made, for scores on a device."""
+        """Return the processor of a batch whose rows have what `compile` made, for scores on a device."""
         return _EngineBatch(self, compiled, prompt_width, device)
 
 
@@ -198,9 +199,12 @@ class _EngineBatch(LogitsProcessor):
 
 
 class XGrammar(EngineProcessor):
+    """XGrammar's compiler and matchers."""
+
     name, notation, refusal = "xgrammar", "ebnf", RuntimeError
 
-    def prepare(self, target: Target) -> int | None:
+    def prepare(self, target: ProcessorTarget) -> int | None:
+        """Make the tokenizer's vocabulary, and return the time that it took, ns."""
         vocabulary = self.package.TokenizerInfo.from_huggingface(target.tokenizer, vocab_size=target.logits_width)
         # No cache between molecules: it would never hit, and timed passes must pay for what they compile.
         self._compiler = self.package.GrammarCompiler(vocabulary, cache_enabled=False)
@@ -213,31 +217,38 @@ class XGrammar(EngineProcessor):
         return lambda: self.package.GrammarMatcher(compiled, override_stop_tokens=self.closing)
 
     def accept(self, matcher: Any, token: int) -> None:
+        """Advance a matcher by a token."""
         matcher.accept_token(token)
 
     def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
+        """Write the masks of the matchers into rows of `mask`."""
         self._filler.batch_fill_next_token_bitmask(list(matchers), mask, list(rows))
 
     def use_threads(self, count: int | None) -> bool:
+        """Fill masks by so many threads; None: as many as the package likes."""
         self._filler = self.package.BatchGrammarMatcher(max_threads=count or "auto")
         return True
 
     def apply(self, scores: Tensor, mask: Tensor) -> None:
+        """Apply the mask to the scores in place."""
         self.package.apply_token_bitmask_inplace(scores, mask)
 
 
 @functools.lru_cache(maxsize=4)
 def _lexer(tokenizer: PreTrainedTokenizerFast, width: int, closing: int) -> tuple[Any, int]:
-    """llguidance's form of a tokenizer, and the time to make it, ns: some seconds."""
+    """Llguidance's form of a tokenizer, and the time to make it, ns: some seconds."""
     make, began = importlib.import_module("llguidance.hf").from_tokenizer, time.perf_counter_ns()
     return make(tokenizer, n_vocab=width, eos_token=closing), time.perf_counter_ns() - began
 
 
 class LLGuidance(EngineProcessor):
+    """llguidance's lexer and matchers."""
+
     name, notation, refusal = "llguidance", "lark", RuntimeError
     modules = ("llguidance.hf", "llguidance.torch")
 
-    def prepare(self, target: Target) -> int | None:
+    def prepare(self, target: ProcessorTarget) -> int | None:
+        """Make the tokenizer's lexer, and return the time that it took, ns."""
         self._tokenizer, took_ns = _lexer(target.tokenizer, target.logits_width, self.closing)
         self._executor = self.package.LLExecutor()
         return took_ns
@@ -254,18 +265,22 @@ class LLGuidance(EngineProcessor):
         return copy
 
     def accept(self, matcher: Any, token: int) -> None:
+        """Advance a matcher by a token."""
         if not matcher.consume_token(token):
             self._check(matcher)
 
     def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
+        """Write the masks of the matchers into rows of `mask`."""
         pairs = list(zip(matchers, rows, strict=True))
         self.package.torch.fill_next_token_bitmask_par(self._executor, pairs, mask)
 
     def use_threads(self, count: int | None) -> bool:
+        """Fill masks by so many threads."""
         self._executor = self.package.LLExecutor(num_threads=count)
         return True
 
     def apply(self, scores: Tensor, mask: Tensor) -> None:
+        """Apply the mask to the scores in place."""
         if on_gpu(scores.device):
             self.package.torch.apply_token_bitmask_inplace(scores, mask)
         else:  # there the package would compile its own way first, which requires a C++ compiler
@@ -292,7 +307,7 @@ class Outlines(_WithoutGrammar):
 
     name, module, package_name = "outlines", "outlines_core", "outlines-core"
 
-    def prepare(self, target: Target) -> int | None:
+    def prepare(self, target: ProcessorTarget) -> int | None:
         tokens: dict[bytes, list[int]] = {}
         for token, piece in _texts(target):
             tokens.setdefault(piece, []).append(token)
@@ -319,7 +334,7 @@ class LMFormatEnforcer(_WithoutGrammar):
     name, module, package_name = "lm-format-enforcer", "lmformatenforcer", "lm-format-enforcer"
     by_masks = True  # a prefix of which it made no mask is a new text
 
-    def prepare(self, target: Target) -> int | None:
+    def prepare(self, target: ProcessorTarget) -> int | None:
         data = importlib.import_module("lmformatenforcer.tokenenforcer").TokenEnforcerTokenizerData
         tokens = [(token, piece.decode(errors="replace"), False) for token, piece in _texts(target)]
 
@@ -346,8 +361,8 @@ class LMFormatEnforcer(_WithoutGrammar):
             mask[row] = torch.as_tensor(enforcer.get_allowed_tokens(tokens).allowed_tokens)
 
 
-def _texts(target: Target) -> list[tuple[int, bytes]]:
-    """The tokens that are text, and their bytes."""
+def _texts(target: ProcessorTarget) -> list[tuple[int, bytes]]:
+    """Return the tokens that are text, and their bytes."""
     special = target.table.special
     return [(token, piece) for token, piece in enumerate(target.table.pieces) if piece and token not in special]
 

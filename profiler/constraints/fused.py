@@ -18,7 +18,7 @@ def kernel(  # type: ignore[no-untyped-def]
     ids, ids_stride, last, kinds, which, moves, forbidden, at, scores, scores_stride, width,
     BLOCK: tl.constexpr,  # noqa: N803  (Triton's spelling of a constant)
 ):  # fmt: skip
-    """A program for each row and block of scores: read columns 0 to `last` of the row's tokens, then mask the block.
+    """Read columns 0 to `last` of the row's tokens, then mask the block: a program for each row and block of scores.
 
     Each has the row's state for itself, so that none waits for another.
     """

@@ -85,8 +85,10 @@ _OTHER_TYPE = "it has a keyword with a value of another type than it takes"
 
 
 def schema_part(written: str) -> Part:
-    """The texts of a JSON schema's values. Raises NotRegular for what is not known of it, or cannot be kept to exactly,
-    and TooLarge."""
+    """Return the texts of a JSON schema's values.
+
+    Raises NotRegular for what is not known of it, or cannot be kept to exactly, and TooLarge.
+    """
     root = json.loads(written)
     try:
         return _Schemas(root).part(root, {})
@@ -101,7 +103,7 @@ def schema_part(written: str) -> Part:
 
 
 def compiled(whole: Constraint) -> Automaton:
-    """The automaton of what answers keep to. Raises NotRegular, TooLarge and NoText."""
+    """Return the automaton of what answers keep to. Raises NotRegular, TooLarge and NoText."""
     try:
         match whole.kind:
             case "regex":
@@ -132,7 +134,7 @@ class _Schemas:
         self._count = 0
 
     def part(self, schema: Any, inside: Mapping[str, int]) -> Part:
-        """What a schema allows. inside: how often each reference stands around it."""
+        """Return what a schema allows. inside: how often each reference stands around it."""
         self._count += 1
         if self._count > _MOST_SCHEMAS:
             raise TooLarge(f"it has more than {_MOST_SCHEMAS:,} schemas in each other, to a depth of {DEPTH}")
@@ -262,7 +264,7 @@ class _Schemas:
         return either(*map(_literal, values))
 
     def _referred(self, name: str) -> Any:
-        """What a reference within the schema names."""
+        """Return what a reference within the schema names."""
         found = self._root
         start, _, path = name.partition("#")
         try:
@@ -276,7 +278,7 @@ class _Schemas:
         return found
 
     def _followed(self, schema: Any) -> Any:
-        """A schema without a reference at its top, to be merged with others."""
+        """Return a schema without a reference at its top, to be merged with others."""
         seen: set[str] = set()
         while isinstance(schema, dict) and "$ref" in schema:
             if schema["$ref"] in seen or schema.keys() - _NOTES - {"$ref"}:
@@ -335,7 +337,7 @@ def _literal(value: Any) -> Part:
 
 @lru_cache(maxsize=256)
 def _character(ranges: Ranges) -> Part:
-    """A character of a string with a code point in `ranges`."""
+    """Return a character of a string with a code point in `ranges`."""
     codes = (code for low, high in intersect(ranges, _ESCAPED) for code in range(low, high + 1))
     escaped = (text(json.dumps(chr(code))[1:-1]) for code in codes)
     return determinize(either(characters(intersect(ranges, _PLAIN)), *escaped)).part if ranges else nothing

@@ -30,7 +30,10 @@ class Space(Struct, frozen=True):
 
 
 def spaces(schema: str, shortest: str) -> list[Space]:
-    """What `table` and each other engine allows in the shortest text of a JSON schema; an engine's error is told."""
+    """Return what `table` and each other engine allows in the shortest text of a JSON schema.
+
+    An engine's error is kept.
+    """
     found = [Space("table", True, 0)]
     for name, (package, made) in _ENGINES.items():
         try:
@@ -45,7 +48,7 @@ def spaces(schema: str, shortest: str) -> list[Space]:
 
 
 def most_spaces(accepts: Callable[[str], bool], text: str) -> int | None:
-    """The most spaces in a row, up to MOST, that are accepted between any two tokens of a JSON text.
+    """Return the most spaces in a row, up to MOST, that are accepted between any two tokens of a JSON text.
 
     None where the text itself is not accepted: then it says nothing.
     """

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from molprof.common.errors import UsageError
 from molprof.profiler.constraints.engines import EngineProcessor, LLGuidance, XGrammar
 from molprof.profiler.constraints.table import Path, Row, TableProcessor, TokenTable, any_cut, spelled
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import ProcessorTarget
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
 
@@ -37,7 +37,7 @@ class FreeLength(TableProcessor):
     needs_templates = True
     fixed_length = False
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ProcessorTarget) -> None:
         form = target.form
         # What a digit may stand beside. A token that joins them would be cut differently by each number.
         marks = form.block_open[-1] + form.block_close[0] + form.separator + ".-"
@@ -63,17 +63,19 @@ class FreeLength(TableProcessor):
 
     @abstractmethod
     def coordinate(self) -> TokenTable:
-        """The table of one coordinate, for the target's vocabulary."""
+        """Return the table of one coordinate, for the target's vocabulary."""
 
     @abstractmethod
     def gaps(self, template: Template) -> Sequence[TokenTable]:
-        """The tables of the fixed texts before, between and after a molecule's coordinates."""
+        """Return the tables of the fixed texts before, between and after a molecule's coordinates."""
 
     def row(self, template: Template) -> Row:
+        """Return the tables of a template, in order."""
         first, *others = self.gaps(template)
         return [first, *(table for gap in others for table in (self._coordinate, gap))]
 
     def longest(self, template: Template) -> int:
+        """Return the longest answer to a template, tokens."""
         return sum(table.longest or 0 for table in self.row(template)) + 1
 
 
@@ -87,7 +89,7 @@ class Grammar(FreeLength):
 
     name = "grammar"
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ProcessorTarget) -> None:
         super().__init__(target)
         self._gap = cache(self._table)
 
@@ -101,7 +103,7 @@ class Grammar(FreeLength):
         return spelled(_cut(self._target.tokenizer, [(before, text + sign, after) for sign in signs]))
 
     def coordinate(self) -> TokenTable:
-        """Number, comma, number, comma, number."""
+        """Return the table of: number, comma, number, comma, number."""
         tokenizer, separator = self._target.tokenizer, self._target.form.separator
         whole, fraction = (_digit_paths(tokenizer, most) for most in (WHOLE_DIGITS, COORDINATE_DECIMALS))
         point = _cut(tokenizer, [("0", ".", "0")])
@@ -111,7 +113,7 @@ class Grammar(FreeLength):
 
 
 def _cut(tokenizer: PreTrainedTokenizerFast, texts: Sequence[tuple[str, str, str]]) -> tuple[Path, ...]:
-    """The tokens of each middle text between digits: (digits or nothing, text, digits or nothing)."""
+    """Return the tokens of each middle text between digits: (digits or nothing, text, digits or nothing)."""
     encoded = tokenizer(["".join(parts) for parts in texts], add_special_tokens=False, return_offsets_mapping=True)
     paths = []
     for (before, text, _), ids, offsets in zip(texts, encoded["input_ids"], encoded["offset_mapping"], strict=True):
@@ -154,7 +156,7 @@ class Truncate(FreeLength):
         return any_cut(spelled(*number, (separator,), *number, (separator,), *number), tokens)
 
     def gaps(self, template: Template) -> Sequence[TokenTable]:
-        """The template's COPY runs."""
+        """Return the template's COPY runs."""
         pairs = zip(template.ids.tolist(), template.free.tolist(), strict=True)
         runs = [tuple(token for token, _ in run) for free, run in itertools.groupby(pairs, itemgetter(1)) if not free]
         return [_run(run) for run in runs]
@@ -166,7 +168,7 @@ def _run(tokens: Path) -> TokenTable:
 
 
 def grammar_text(texts: Sequence[str], separator: str, notation: str) -> str:
-    """The grammar of a molecule's answer, in GBNF (`ebnf`) or in Lark (`lark`).
+    """Return the grammar of a molecule's answer, in GBNF (`ebnf`) or in Lark (`lark`).
 
     Args:
         texts: what stands before, between and after the coordinates.
@@ -178,8 +180,8 @@ def grammar_text(texts: Sequence[str], separator: str, notation: str) -> str:
     return f"start: {sequence}\nc: N {between} N {between} N\nN: /-?{whole}\\.{fraction}/\n"
 
 
-def of_molecules(engine: type[EngineProcessor], target: Target) -> EngineProcessor:
-    """An engine with the grammar of each row's molecule.
+def of_molecules(engine: type[EngineProcessor], target: ProcessorTarget) -> EngineProcessor:
+    """Return an engine with the grammar of each row's molecule.
 
     For an engine, special tokens are no text: tags that are single tokens are its opening and closing token.
     """

@@ -26,7 +26,7 @@ from molprof.common.setting import key_values
 from molprof.common.text import shortened
 from molprof.profiler.constraints.base import FORCED_RUNS, RowPositions, Rows, has
 from molprof.profiler.models.device import settled_ns
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import ProcessorTarget
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
 
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -39,7 +39,7 @@ _REUSED = (
 RAISED = (Exception, SystemExit)  # `SystemExit` would end the process without a message
 
 # What a parameter of a builder gets by its name.
-OF_RUN: dict[str, Callable[[Target], Any]] = {
+OF_RUN: dict[str, Callable[[ProcessorTarget], Any]] = {
     "target": lambda target: target,
     "tokenizer": lambda target: target.tokenizer,
     "eos_token_id": lambda target: target.eos,
@@ -63,7 +63,9 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def check_call(
     name: str, builder: Callable[..., Any], given: Sequence[str]
 ) -> tuple[dict[str, Any], list[inspect.Parameter]]:
-    """The arguments that `given` sets, `KEY=VALUE` texts whose values are JSON or else text; the other parameters.
+    """Return the arguments that `given` sets, `KEY=VALUE` texts whose values are JSON or else text.
+
+    The other parameters.
 
     Raises UsageError where one is of no parameter of `builder`, or a parameter is required that nobody supplies.
     """
@@ -98,7 +100,9 @@ class UserProcessor:
     object with `start(rows)`. Raises UsageError where it makes neither, or no trace can hold its parameters.
     """
 
-    def __init__(self, name: str, builder: Callable[..., Any], target: Target, given: Sequence[str] = ()) -> None:
+    def __init__(
+        self, name: str, builder: Callable[..., Any], target: ProcessorTarget, given: Sequence[str] = ()
+    ) -> None:
         self._builder, self.target = builder, target
         self._given, parameters = check_call(name, builder, given)
         self._of_run = {item.name: OF_RUN[item.name](target) for item in parameters if item.name in OF_RUN}
@@ -127,6 +131,7 @@ class UserProcessor:
         self.verify = False  # whether batches started from now on check that every row has a token left
 
     def error(self, what: str, step: int | None = None) -> ProcessorError:
+        """Return the error of the user's processor."""
         return ProcessorError(f"the processor {self.name!r} {what}", _REUSED if self._batches > 1 else None, step=step)
 
     @contextmanager
@@ -140,7 +145,7 @@ class UserProcessor:
             raise self.error(f"{what} {told(problem, self.place)}{where}", step) from problem
 
     def longest(self, template: Template) -> int:
-        """What the processor says, else the tokens of the template and the end token."""
+        """Return the longest answer by the processor, else by the tokens of the template and the end token."""
         own = getattr(self._made, "longest", None)
         if own is None:
             return len(template.ids) + 1
@@ -151,6 +156,7 @@ class UserProcessor:
         return most
 
     def start(self, rows: Rows) -> Observed:
+        """Start the user's processor for a batch. Raises ProcessorError."""
         with self.blamed("failed to start:"):
             batch = self._made
             if of_batch := {key: OF_BATCH[key](rows) for key in self._of_batch}:

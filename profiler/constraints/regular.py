@@ -45,7 +45,7 @@ class NotRegular(ValueError):  # noqa: N818  (says what the constraint is)
 
 
 def regular(pattern: str, flags: int = 0, spelled: Callable[[Ranges], Part] = automaton.characters) -> Part:
-    """The texts of a pattern.
+    """Return the texts of a pattern.
 
     Args:
         flags: of `re.compile`.
@@ -62,7 +62,7 @@ def regular(pattern: str, flags: int = 0, spelled: Callable[[Ranges], Part] = au
 
 
 def searched(pattern: str, spelled: Callable[[Ranges], Part]) -> Part:
-    """The texts of which a part matches, as a JSON schema's `pattern` asks; `\\d` and others are ASCII there."""
+    r"""Return the texts of which a part matches, as a JSON schema's `pattern` asks; `\d` and others are ASCII there."""
     tree = _parsed(pattern, re.ASCII)
     anywhere = automaton.repeated(spelled(EVERY), 0, None)
     found = []
@@ -83,7 +83,7 @@ def _parsed(pattern: str, flags: int) -> Any:
 
 
 def _branches(items: list[Any]) -> list[list[Any]]:
-    """The alternatives of a whole pattern, each with its own anchors."""
+    """Return the alternatives of a whole pattern, each with its own anchors."""
     if len(items) == 1 and items[0][0] is names.BRANCH:
         return [branch for part in items[0][1][1] for branch in _branches(list(part))]
     return [items]
@@ -125,7 +125,7 @@ class _PatternReader:
         return self._spelled(self._one(operator, value))
 
     def _one(self, operator: Any, value: Any) -> Ranges:
-        """The code points of what stands for one character."""
+        """Return the code points of what stands for one character."""
         if operator is names.LITERAL:
             return ((value, value),)
         if operator is names.NOT_LITERAL:

@@ -48,6 +48,8 @@ class Spelling(Struct, frozen=True):
 
 
 class Room(Struct, frozen=True):
+    """The number of texts that a constraint allows."""
+
     kind: str  # of the constraint
     constraint: str
     states: int
@@ -60,7 +62,7 @@ class Room(Struct, frozen=True):
 
 
 def room_of(kind: str, constraint: str, automaton: Automaton, tokenizers: Sequence[tuple[str, Tokenizer]]) -> Room:
-    """The room of a constraint, whose automaton is given."""
+    """Return the room of a constraint, whose automaton is given."""
     shown = [
         next(byte for byte in _READABLE if automaton.kinds[byte] == one) for one in range(automaton.moves.shape[1])
     ]
@@ -149,7 +151,7 @@ def _ways(automaton: Automaton, shown: Sequence[int], first: int = 0) -> _Ways:
 
 
 def _path(ways: _Ways, state: int) -> tuple[list[int], list[int]]:
-    """The states of the way to a state, both ends included, and the bytes between them."""
+    """Return the states of the way to a state, both ends included, and the bytes between them."""
     states, path = [state], []
     while (way := ways[states[-1]]) is not None:
         states.append(way[0])
@@ -162,6 +164,7 @@ def _text(path: Sequence[int]) -> str:
 
 
 def room_document(room: Room) -> Document:
+    """Return the document of the number of texts."""
     rows: list[tuple[str, Any]] = [
         (room.kind, shortened(room.constraint, _MOST_TEXT)), ("states", f"{room.states:,}"),
         ("shortest text", shortened(room.shortest, _MOST_TEXT)),

@@ -20,7 +20,7 @@ from transformers import LogitsProcessor
 from molprof.common.errors import UsageError
 from molprof.common.text_format import TextFormat
 from molprof.profiler.constraints.base import BatchProcessor, RowPositions, Rows
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import ProcessorTarget
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
 
 # The last positions of a block hold decimals, so no separator may stand there.
@@ -28,7 +28,10 @@ TAIL_POSITIONS = 2
 
 
 def number_tokens(form: TextFormat) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """The texts of tokens that numbers are written with; those that separate numbers; these and those of a minus."""
+    """Return the texts of tokens that numbers are written with.
+
+    Those that separate numbers; these and those of a minus.
+    """
     commas = (form.separator, f"{form.separator}-")
     separators = (*commas, "-", "-.")
     return (*"0123456789", ".", *separators), commas, separators
@@ -66,13 +69,13 @@ class TemplateProcessor(ABC):
     needs_templates = True
     parameters: dict[str, Any]
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ProcessorTarget) -> None:
         self._target = target
         self.placeholder = target.form.numbers(self.placeholder)
 
     @abstractmethod
     def free(self, place: int, left: int, following: int) -> Action:
-        """What is done at a FREE position.
+        """Return the action at a FREE position.
 
         Args:
             place, left: FREE positions before and after it in its block.
@@ -80,7 +83,7 @@ class TemplateProcessor(ABC):
         """
 
     def actions(self, template: Template) -> list[Action]:
-        """What is done at each answer position of a row."""
+        """Return the action at each answer position of a row."""
         ids, sizes = template.ids.tolist(), template.free_per_block.tolist()
         places = [0] * len(sizes)
         actions: list[Action] = []
@@ -94,6 +97,7 @@ class TemplateProcessor(ABC):
         return actions
 
     def start(self, rows: Rows) -> BatchProcessor:
+        """Start a batch with a template for each row."""
         actions = [self.actions(template) for template in rows.templates]
         return RowProcessor(actions, rows.prompt_width, self._target.eos)
 
@@ -111,7 +115,7 @@ class Generic(TemplateProcessor):
     name = "generic"
     placeholder = PLACEHOLDER
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ProcessorTarget) -> None:
         super().__init__(target)
         tokenizer, table, form = target.tokenizer, target.table, target.form
         vocabulary = target.vocabulary
@@ -134,6 +138,7 @@ class Generic(TemplateProcessor):
         }
 
     def free(self, place: int, left: int, following: int) -> Action:
+        """Return the action at a FREE position."""
         return self._last if left == 0 and following in self._closing else self._free
 
     def _block(self, ids: set[int]) -> Forbid:
@@ -149,7 +154,7 @@ class Qwen(TemplateProcessor):
     name = "qwen"
     placeholder = PLACEHOLDER
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ProcessorTarget) -> None:
         super().__init__(target)
         vocabulary = target.vocabulary
         allowed, commas, separators = number_tokens(target.form)
@@ -166,6 +171,7 @@ class Qwen(TemplateProcessor):
         self.parameters = {"allowed_tokens": list(allowed), "tail_positions": TAIL_POSITIONS}
 
     def free(self, place: int, left: int, following: int) -> Action:
+        """Return the action at a FREE position."""
         if left < TAIL_POSITIONS:
             return self._tail
         return self._middle if place else self._first
@@ -182,17 +188,21 @@ class RowProcessor(LogitsProcessor):
 
     @property
     def masked_logits(self) -> list[int]:
+        """The masked logits of each row."""
         return [int(count) for count in self._masked]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         # Prompts are padded on the left, so every row stands at the same answer position.
+        """Mask the scores of a step."""
         position = input_ids.shape[1] - self._prompt_width
         return self._mask(scores, range(len(self._actions)), itertools.repeat(position))
 
     def mask(self, scores: Tensor, places: RowPositions) -> Tensor:
+        """Mask the scores at the positions of rows."""
         return self._mask(scores, places.rows, places.positions)
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
+        """Return the tokens that are forced from a position on."""
         run: list[int] = []
         for action in itertools.islice(self._actions[row], position, None):
             if not isinstance(action, Force):

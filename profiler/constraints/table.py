@@ -16,7 +16,7 @@ from molprof.profiler.constraints.automaton import group_equal_rows
 from molprof.profiler.constraints.base import BatchProcessor, Rows
 from molprof.profiler.constraints.token_dfa import TokenDfa, TokenDfaBatch, fused_steps
 from molprof.profiler.models.device import on_gpu
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import ProcessorTarget
 
 Path = Sequence[int]  # token ids, or bytes
 _END = -1  # stands for the end of a text while its states are numbered
@@ -36,7 +36,7 @@ class TokenTable:
     ends: Collection[int]
 
     def __post_init__(self) -> None:
-        """Raises ValueError where no text is allowed, not even an empty one."""
+        """Raise ValueError where no text is allowed, not even an empty one."""
         if not (self.edges and self.edges[0]) and 0 not in self.ends:
             raise ValueError("the table allows no text: nothing leads on from state 0, and it is no end")
 
@@ -68,7 +68,7 @@ def _numbered(marks: Iterable[tuple[int, tuple[int, int]]]) -> dict[int, int]:
 
 
 def spelled(*parts: Iterable[Path]) -> TokenTable:
-    """The table of texts that are one path of each part, in their order. An empty path leaves a part out.
+    """Return the table of texts that are one path of each part, in their order. An empty path leaves a part out.
 
     States with the same future are one: of 1,000 tokens of three digits all lead to the same one.
     """
@@ -100,7 +100,7 @@ def spelled(*parts: Iterable[Path]) -> TokenTable:
 
 
 def any_cut(table: TokenTable, pieces: Mapping[int, bytes]) -> TokenTable:
-    """The table of the texts of `table`, which is of bytes, in every cut into tokens of these `pieces`."""
+    """Yield the table of the texts of `table`, which is of bytes, in every cut into tokens of these `pieces`."""
 
     def edges(state: int) -> Iterator[tuple[int, int]]:
         for token, piece in pieces.items():
@@ -199,13 +199,14 @@ class TableProcessor:
         rows: of a batch, what each row may write.
     """
 
-    def __init__(self, name: str, target: Target, rows: Callable[[Rows], Sequence[Row]]) -> None:
+    def __init__(self, name: str, target: ProcessorTarget, rows: Callable[[Rows], Sequence[Row]]) -> None:
         self.name, self._target, self._rows = name, target, rows
         self.parameters: dict[str, Any] = {}
         if on_gpu(target.device):
             self.parameters["kernels_per_step"] = 6 if fused_steps(target.device) is None else 1
 
     def start(self, rows: Rows) -> BatchProcessor:
+        """Start a batch with the tables of its rows."""
         each = self._rows(rows)
         dfa, first = compile_rows(each, self._target.eos, self._target.logits_width)
         return TokenDfaBatch([dfa] * len(each), self._target, rows.prompt_width, first)

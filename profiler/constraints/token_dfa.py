@@ -23,7 +23,7 @@ from transformers import LogitsProcessor
 
 from molprof.profiler.constraints.base import Laps, RowPositions
 from molprof.profiler.models.device import on_gpu
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import ProcessorTarget
 
 # Masks of at most so many ids are lists of them: on a CPU faster than adding a whole row.
 _FEW_ALLOWED, _FEW_FORBIDDEN = 4096, 8192
@@ -105,7 +105,7 @@ class TokenDfa:
         return (len(self.classes) - self.counts)[self.masks]
 
     def after(self, state: int, token: int) -> int:
-        """The state that a token leads to."""
+        """Return the state that a token leads to."""
         following: int = self.moves.item(state, self.classes.item(token))
         return following if following > 0 else 0
 
@@ -124,13 +124,16 @@ class TokenDfa:
 
 
 def anything(width: int) -> TokenDfa:
-    """The automaton of any tokens, whose one state is its first."""
+    """Return the automaton of any tokens, whose one state is its first."""
     classes, moves = np.zeros(width, dtype=np.int32), np.zeros((1, 1), dtype=np.int32)
     return TokenDfa(classes, moves, np.zeros(1, dtype=np.int64), moves == 0, np.array([width]), first=0)
 
 
 def fused_steps(device: torch.device) -> Any:
-    """The module `fused`, whose steps are one Triton kernel each; None on a CPU, and where Triton is not installed."""
+    """Return the module `fused`, whose steps are one Triton kernel each.
+
+    None on a CPU, and where Triton is not installed.
+    """
     if not on_gpu(device) or importlib.util.find_spec("triton") is None:
         return None
     return importlib.import_module("molprof.profiler.constraints.fused")
@@ -154,7 +157,7 @@ class TokenDfaBatch(LogitsProcessor):
     def __init__(
         self,
         rows: Sequence[TokenDfa],
-        target: Target,
+        target: ProcessorTarget,
         prompt_width: int,
         first: Sequence[int] | None = None,
         by_row: bool | None = None,
@@ -246,6 +249,7 @@ class TokenDfaBatch(LogitsProcessor):
         return self.allow(scores, states.to(scores.device))
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
+        """Return the tokens that are forced after a token."""
         self._follow(row, position, chosen)
         dfa, path = self._rows[row], self._paths[row]
         run: list[int] = []
@@ -260,7 +264,7 @@ class TokenDfaBatch(LogitsProcessor):
         return self.place(*self._counted(row, position))
 
     def place(self, dfa: TokenDfa, state: int) -> int:
-        """A state of one of `tables` as `allow` takes it."""
+        """Return a state of one of `tables` as `allow` takes it."""
         return self._start[dfa] + state * int(dfa.moves.shape[1])
 
     def _follow(self, row: int, position: int, chosen: int | None) -> None:
@@ -270,13 +274,14 @@ class TokenDfaBatch(LogitsProcessor):
             path.append(self._rows[row].after(path[-1], chosen))
 
     def _counted(self, row: int, position: int) -> tuple[TokenDfa, int]:
-        """A row's state at a position, whose masked logits are counted. A row that ended stays where it is."""
+        """Return a row's state at a position, whose masked logits are counted. A row that ended stays where it is."""
         dfa, path = self._rows[row], self._paths[row]
         state = path[min(position, len(path) - 1)]
         self._masked[row] += dfa.hidden.item(state)
         return dfa, state
 
     def allow(self, scores: Tensor, states: Tensor) -> Tensor:
+        """Mask the scores by the states of the rows."""
         if self._by_row:
             return self._masked_by_row(scores, [*map(self._form_at, states.tolist())])
         kinds = self._by_table[torch.bucketize(states, self._starts, right=True) - 1]

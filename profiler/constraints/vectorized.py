@@ -23,7 +23,7 @@ from torch import Tensor
 
 from molprof.profiler.constraints.base import BatchProcessor, RowPositions, Rows
 from molprof.profiler.constraints.rows import Action, Forbid, Force, Generic, Qwen, RowProcessor, number_tokens
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import ProcessorTarget
 from molprof.profiler.molecules.conformers import reference_conformers
 from molprof.profiler.molecules.placeholders import best_placeholder
 
@@ -38,7 +38,7 @@ class Vectorized:
     name = "vectorized"
     needs_templates = True
 
-    def __init__(self, target: Target, masks: str | None = None) -> None:
+    def __init__(self, target: ProcessorTarget, masks: str | None = None) -> None:
         masks = masks or suited_masks(target)
         self._target = target
         self._like = _MASKS[masks](target)
@@ -46,6 +46,7 @@ class Vectorized:
         self.parameters: dict[str, Any] = {"masks": masks, **self._like.parameters}
 
     def start(self, rows: Rows) -> BatchProcessor:
+        """Start a batch with the actions of its rows."""
         kind = _AllowBatch if isinstance(self._like, Qwen) else _BlockBatch
         return kind([self._like.actions(template) for template in rows.templates], self._target, rows.prompt_width)
 
@@ -59,7 +60,7 @@ class FittedPlaceholder(Vectorized):
     name = "placeholder"
     fits_placeholder = True
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ProcessorTarget) -> None:
         super().__init__(target)
         coordinates = [position for _, positions in reference_conformers() for position in positions]
         best = best_placeholder(target.tokenizer, coordinates, form=target.form)
@@ -71,8 +72,8 @@ class FittedPlaceholder(Vectorized):
         }
 
 
-def suited_masks(target: Target) -> str:
-    """The masks that suit a tokenizer: `qwen` if every digit is a token of its own, else `generic`."""
+def suited_masks(target: ProcessorTarget) -> str:
+    """Return the masks that suit a tokenizer: `qwen` if every digit is a token of its own, else `generic`."""
     single = len(target.tokenizer("123", add_special_tokens=False)["input_ids"]) == 3
     vocabulary = target.vocabulary
     return "qwen" if single and all(text in vocabulary for text in number_tokens(target.form)[0]) else "generic"
@@ -87,7 +88,7 @@ def _sliced(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor,
 class _PlannedBatch(RowProcessor):
     """Every row's action at every position as numbers, and where the batch stands."""
 
-    def __init__(self, rows: Sequence[Sequence[Action]], target: Target, prompt_width: int) -> None:
+    def __init__(self, rows: Sequence[Sequence[Action]], target: ProcessorTarget, prompt_width: int) -> None:
         super().__init__(rows, prompt_width, target.eos)
         actions = dict.fromkeys([self._end, *itertools.chain(*rows)])
         numbers: dict[Action, int] = {action: number for number, action in enumerate(actions)}
@@ -137,7 +138,7 @@ class _AllowBatch(_PlannedBatch):
     the step before allowed something else.
     """
 
-    def __init__(self, rows: Sequence[Sequence[Action]], target: Target, prompt_width: int) -> None:
+    def __init__(self, rows: Sequence[Sequence[Action]], target: ProcessorTarget, prompt_width: int) -> None:
         super().__init__(rows, target, prompt_width)
         self._out = torch.full((self._size, self._width), -math.inf, device=target.device)
         self._at = -1
@@ -173,7 +174,7 @@ class _AllowBatch(_PlannedBatch):
 class _BlockBatch(_PlannedBatch):
     """Few tokens are blocked: whole columns, then whole forced rows, then single entries, in place."""
 
-    def __init__(self, rows: Sequence[Sequence[Action]], target: Target, prompt_width: int) -> None:
+    def __init__(self, rows: Sequence[Sequence[Action]], target: ProcessorTarget, prompt_width: int) -> None:
         super().__init__(rows, target, prompt_width)
         blocks = [tokens for tokens, force in zip(self._tokens, self._force, strict=True) if not force]
         shared = functools.reduce(np.intersect1d, blocks) if blocks else np.empty(0, np.int64)

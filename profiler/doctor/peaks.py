@@ -10,18 +10,18 @@ from typing import Any
 from molprof.common.process import OK
 from molprof.common.process.guarded import Limits, call
 from molprof.common.values import number_text
-from molprof.profiler.doctor.checks import ABSENT, BROKEN, Check
+from molprof.profiler.doctor.checks import ABSENT, BROKEN, DoctorCheck
 
 _CALLS, _LONGEST_S = 10, 2.0
 # Rows of square matrices, and bytes that are copied: enough to keep a GPU busy, and a CPU not for long.
 _ROWS, _BYTES = {"cuda": 8192, "cpu": 512}, {"cuda": 1 << 30, "cpu": 1 << 28}
 
 
-def peak_checks(limit_s: float, stated: Callable[[str], Any]) -> list[Check]:
-    """What is measured in a process of its own, beside the `Peaks` that `stated` gives for a device's name."""
+def peak_checks(limit_s: float, stated: Callable[[str], Any]) -> list[DoctorCheck]:
+    """Measure in a process of its own, and compare with the `Peaks` that `stated` gives for a device's name."""
     answer = call(f"{__name__}:measured", limits=Limits(limit_s))
     if answer.value is None:
-        return [Check("peaks", answer.message, ABSENT if answer.missing else BROKEN)]
+        return [DoctorCheck("peaks", answer.message, ABSENT if answer.missing else BROKEN)]
     device, tflops, memory = (answer.value[name] for name in ("device", "tflops", "memory"))
     sheet = stated(device)
     rows = [
@@ -32,10 +32,12 @@ def peak_checks(limit_s: float, stated: Callable[[str], Any]) -> list[Check]:
         f"--peak {name}={number_text(value).replace(',', '')}" for name, value in (*tflops.items(), ("memory", memory))
     )
     checks = [
-        Check(name, text + (f", {one / most:.0%} of {most:,.5g} ({sheet.source})" if most else ""), OK, measured=one)
+        DoctorCheck(
+            name, text + (f", {one / most:.0%} of {most:,.5g} ({sheet.source})" if most else ""), OK, measured=one
+        )
         for name, text, one, most in rows
     ]
-    return [*checks, Check("peaks", f"for report by shape: {given}", OK)]
+    return [*checks, DoctorCheck("peaks", f"for report by shape: {given}", OK)]
 
 
 def measured() -> dict[str, Any]:

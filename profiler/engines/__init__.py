@@ -43,22 +43,22 @@ class Engine(Protocol):
     def __init__(self, loaded: LoadedModel, settings: CaptureSettings) -> None: ...
 
     def generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
-        """Generates batch `number` and calls `marks` where its phases begin, with `studied` between P1 and P2."""
+        """Generate batch `number` and call `marks` where its phases begin, with `studied` between P1 and P2."""
 
 
 def check_engine(name: str) -> None:
-    """Raises UsageError where there is no engine of that name."""
+    """Raise UsageError where there is no engine of that name."""
     one_of("engine", name, tuple(ENGINES))
 
 
 def make_engine(name: str, loaded: LoadedModel, settings: CaptureSettings) -> Engine:
-    """The engine of that name."""
+    """Return the engine of that name."""
     made: Engine = _kind(name)(loaded, settings)
     return made
 
 
 def loader(name: str) -> Callable[..., LoadedModel]:
-    """What loads the model of an engine: its own `load`, else that of transformers."""
+    """Return the loader of an engine's model: its own `load`, else that of transformers."""
     from molprof.profiler.models.load import load
 
     found: Callable[..., LoadedModel] = getattr(_kind(name), "load", load)
@@ -89,6 +89,7 @@ class BatchPlan:
 
     @property
     def most_steps(self) -> int:
+        """The most steps of the batch."""
         return self.most_waiting + self.max_new_tokens
 
     @property
@@ -118,9 +119,9 @@ class BatchResult:
         return len(self.rows_per_step)
 
     def busy_steps(self, row: int) -> int:
-        """Steps until the row ended."""
+        """Return the steps until the row ended."""
         return len(self.rows[row] if self.appended is None else self.appended[row])
 
     def written(self, row: int, steps: int) -> tuple[int, ...]:
-        """What the row had written after so many steps."""
+        """Return what the row had written after so many steps."""
         return self.rows[row][: steps if self.appended is None else sum(self.appended[row][:steps])]

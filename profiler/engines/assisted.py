@@ -44,6 +44,7 @@ class Assisted(Generate):
             )
 
     def generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
+        """Generate a batch with an assistant."""
         if studied is not None and not has(studied, STATES):
             raise UsageError(
                 f"the processor {self._settings.processor!r} has no table of states, which drafts go back in",
@@ -97,7 +98,7 @@ class _Rounds(LogitsProcessor):
         self._begun, self._called = False, 0  # of the running round
 
     def begin(self, inputs: Mapping[str, Any] | None = None) -> None:
-        """A round begins, if none runs."""
+        """Begin a round, if none runs."""
         if not self._begun:
             self._begun, self._called = True, 0
             self._drafted.append(torch.empty(0, dtype=torch.int64))
@@ -128,14 +129,14 @@ class _Rounds(LogitsProcessor):
         return scores
 
     def end(self, columns: int) -> bool:
-        """A round has ended; True to end the batch too."""
+        """Return a round has ended; True to end the batch too."""
         self._marks.bookkeeping()
         self.columns.append(columns)
         self._begun = False
         return self._marks.enough()
 
     def found(self, answer: Sequence[int], appended: Sequence[int]) -> Drafts:
-        """What came of the drafts; `appended` is by round."""
+        """Return the outcome of the drafts; `appended` is by round."""
         scores = iter(torch.cat(self._scores).tolist() if self._scores else ())
         counts = dict.fromkeys(Drafts.__struct_fields__, 0)
         place = 0

@@ -32,7 +32,7 @@ NO_KERNEL = ("No available kernel", "No viable backend")
 
 @contextmanager
 def explained(plan: BatchPlan, attention: str) -> Iterator[None]:
-    """Turns failures that a setting causes into errors that name the setting."""
+    """Turn failures that a setting causes into errors that name the setting."""
     try:
         yield
     except torch.OutOfMemoryError as problem:
@@ -56,7 +56,7 @@ def explained(plan: BatchPlan, attention: str) -> Iterator[None]:
 
 @contextmanager
 def kernels_told() -> Iterator[None]:
-    """Raises UnsupportedError, with torch's reasons, where an attention of the block has no kernel."""
+    """Raise UnsupportedError, with torch's reasons, where an attention of the block has no kernel."""
     said: list[str] = []
     try:
         with warned() as said:
@@ -87,7 +87,7 @@ def graph_breaks() -> int:
 
 
 def compile_config(mode: str) -> CompileConfig | None:
-    """The compile config of a mode of `settings.COMPILE`; None leaves it to transformers.
+    """Return the compile config of a mode of `settings.COMPILE`; None leaves it to transformers.
 
     `dynamic=False`: all batches have one shape, and another shape should show as a recompile, not as a slower graph.
     """
@@ -114,7 +114,7 @@ class Compiles:
     time_ns: int | None
 
     def since(self, before: Compiles) -> Compiles:
-        """The difference; None if either is, or if torch's counts were reset in between."""
+        """Return the difference; None if either is, or if torch's counts were reset in between."""
         if self.count is None or before.count is None or self.count < before.count:
             return Compiles(None, None)
         return Compiles(self.count - before.count, (self.time_ns or 0) - (before.time_ns or 0))

@@ -13,7 +13,7 @@ from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
 
-class _Place:
+class _ChunkSlot:
     """Where all layers put the chunk that is being fed."""
 
     columns: Tensor
@@ -26,7 +26,7 @@ class _Layer(CacheLayerMixin):
     is_sliding = False
     is_compileable = True
 
-    def __init__(self, place: _Place, capacity: int) -> None:
+    def __init__(self, place: _ChunkSlot, capacity: int) -> None:
         super().__init__()
         self._place, self._capacity = place, capacity
 
@@ -78,13 +78,13 @@ class RaggedCache(Cache):
     """
 
     def __init__(self, layers: int, rows: int, capacity: int, whole: bool, device: torch.device) -> None:
-        self.place = _Place()
+        self.place = _ChunkSlot()
         self.rows, self.capacity, self.whole = rows, capacity, whole
         self._range = torch.arange(capacity, device=device)
         super().__init__(layers=[_Layer(self.place, capacity) for _ in range(layers)])
 
     def feed(self, columns: Tensor, positions: Tensor, used: int) -> Tensor:
-        """Sets where the next chunk goes; what each token sees, bool (rows, 1, width, columns for the attention).
+        """Set where the next chunk goes; what each token sees, bool (rows, 1, width, columns for the attention).
 
         Args:
             columns: int64 (rows, width); positions: the same, 0 for padding.
@@ -95,6 +95,6 @@ class RaggedCache(Cache):
         return self._range[: self.place.used] <= positions[:, None, :, None]
 
     def select(self, kept: Tensor) -> None:
-        """Keeps these rows, int64 (n,)."""
+        """Keep these rows, int64 (n,)."""
         self.rows = len(kept)
         self.batch_select_indices(kept)

@@ -57,6 +57,7 @@ class Continuous:
         self._loaded, self._settings = loaded, settings
 
     def generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
+        """Generate a batch by continuous batching."""
         if studied is not None and not has(studied, STATES):
             raise UsageError(
                 f"the processor {self._settings.processor!r} has no table of states, which continuous batching takes",
@@ -68,7 +69,7 @@ class Continuous:
         with explained(plan, self._settings.attention), _quiet(), _frozen(), interrupts_held() as noted:
             marks.begin(number)
             manager = self._manager(number, plan, studied, marks, prompts)
-            steps = _Steps(manager, prompts, self._settings.arrivals, marks, noted)
+            steps = _RequestSteps(manager, prompts, self._settings.arrivals, marks, noted)
             try:
                 manager.start()
                 # Now, while no request has ended: the thread ends with the last one, and nobody waits for it to look.
@@ -102,7 +103,7 @@ class Continuous:
     def _manager(
         self, number: int, plan: BatchPlan, studied: Any, marks: Marks, prompts: Sequence[Sequence[int]]
     ) -> Any:
-        """transformers' manager, with room for all requests of a step, so that none has to leave it before its end."""
+        """Return transformers' manager, with room for all requests of a step. None has to leave it before its end."""
         settings, widths = self._settings, list(map(len, prompts))
         most = min(settings.batch_size, len(prompts))
         model: Any = self._loaded.model
@@ -136,7 +137,7 @@ class Continuous:
         return manager
 
 
-class _Steps:
+class _RequestSteps:
     """Hands requests to a manager as they arrive, calls marks in its thread, and notes the rows of each step."""
 
     def __init__(
@@ -160,7 +161,7 @@ class _Steps:
         self._update = self._wrap(batches, "update_batch", self._updated)
 
     def answers(self) -> list[list[int]]:
-        """The tokens of each row. Raises RunError where one did not end."""
+        """Return the tokens of each row. Raises RunError where one did not end."""
         for row, request in enumerate(self._requests):
             if not self._stopped and request.status.name != "FINISHED":
                 raise RunError(f"the request of prompt {row} did not end: {request.error or request.status.name}")
@@ -244,7 +245,7 @@ class _States(processing.ContinuousBatchingLogitsProcessor):
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """A manager that stops has garbage collected: of all that was loaded before, this takes longer than many steps."""
+    """Freeze garbage collection: a manager that stops collects garbage, which after a large load lasts many steps."""
     gc.freeze()
     try:
         yield

@@ -35,7 +35,7 @@ from molprof.profiler.engines.cache import RaggedCache
 from molprof.profiler.engines.schedule import CHOSEN, COMPILED_WIDTHS, Chunk, Rules, Schedule
 from molprof.profiler.models.device import pinned
 from molprof.profiler.models.load import LoadedModel
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import ProcessorTarget
 from molprof.profiler.recording.marks import Marks
 
 # The schedule with all answers, the rows that each step computed, and how often the host read chosen tokens back.
@@ -43,7 +43,7 @@ Decoded = tuple[Schedule, tuple[int, ...], int]
 
 
 def check_model(loaded: LoadedModel, attention: str) -> None:
-    """Raises UsageError where the attention takes no mask, or the model's layers do not see all earlier tokens."""
+    """Raise UsageError where the attention takes no mask, or the model's layers do not see all earlier tokens."""
     asked = "forced runs and dropped rows"
     if attention in ("flash_attention_2", "flash_attention_3", "flex_attention"):
         raise UsageError(f"{asked} need an attention that takes a mask", hint="--attention sdpa")
@@ -83,6 +83,7 @@ class Forced:
         self._additive = model.config._attn_implementation == "eager"
 
     def generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
+        """Generate a batch in which forced tokens need no forward each."""
         tokenizer = self._loaded.tokenizer
         with marks.setup("tokenize", number):
             prompts = tokenizer([prompt.text for prompt in plan.row_prompts])["input_ids"]
@@ -108,7 +109,7 @@ class Forced:
         marks: Marks,
         number: int,
     ) -> Callable[[], Decoded]:
-        """Decodes batch `number`, `prompts` by row; the function that this returns brings the answers to the host.
+        """Decode batch `number`, `prompts` by row; the function that this returns brings the answers to the host.
 
         Raises UsageError where forced runs are asked for, and the processor has not what `FORCED_RUNS` names.
         """
@@ -198,7 +199,7 @@ class Forced:
         return logits[:, -1].to(torch.float32, copy=True)
 
     def _fresh_cache(self, rows: int, capacity: int) -> RaggedCache:
-        """The cache of the last batch if it has the right shape: no row sees what the last batch left in it."""
+        """Return the cache of the last batch if it has the right shape: no row sees what the last batch left in it."""
         cache = self._cache
         if cache is None or (cache.rows, cache.capacity) != (rows, capacity):
             self._cache = None  # frees its memory before the next one takes it
@@ -217,7 +218,7 @@ class _WholeBatch:
     reads_tokens = True
 
     def __init__(
-        self, studied: BatchProcessor, prompts: Sequence[Sequence[int]], plan: BatchPlan, target: Target
+        self, studied: BatchProcessor, prompts: Sequence[Sequence[int]], plan: BatchPlan, target: ProcessorTarget
     ) -> None:
         self._studied, self._width = studied, plan.prompt_width
         columns = plan.prompt_width + plan.max_new_tokens
@@ -241,7 +242,7 @@ class _WholeBatch:
         return self._studied(ids, whole).index_select(0, places.row_ids)
 
     def chose(self, tokens: Tensor, places: RowPositions) -> None:
-        """The tokens of the step that `places` stood at."""
+        """Note the tokens of the step that `places` stood at."""
         self._ids[places.row_ids, self._width + places.positions[0]] = tokens
 
 
@@ -283,7 +284,7 @@ _WARPERS: dict[str, Callable[[Any], LogitsProcessor]] = {
 
 
 def chooser(settings: CaptureSettings) -> Callable[[Tensor], Tensor]:
-    """What maps scores (rows, logits_width) to tokens, int64 (rows,), by the warpers of transformers."""
+    """Return the function from scores (rows, logits_width) to tokens, int64 (rows,), by the warpers of transformers."""
     if not settings.samples:
         return lambda scores: scores.argmax(dim=-1)
     warpers = LogitsProcessorList()

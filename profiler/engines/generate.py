@@ -29,6 +29,7 @@ class Generate:
         self._loaded, self._settings = loaded, settings
 
     def generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
+        """Generate a batch by `generate` of transformers."""
         loaded, device = self._loaded, self._loaded.target.device
         model: Any = loaded.model
         with marks.setup("tokenize", number):
@@ -53,7 +54,7 @@ class Generate:
         return BatchResult(rows, (plan.rows,) * len(answers[0]))
 
     def _config(self, max_new_tokens: int) -> GenerationConfig:
-        """What the settings say; the model's own generation config has its say in `followed`."""
+        """Return the config by the settings; the model's own generation config has its say in `followed`."""
         settings = self._settings
         return GenerationConfig(
             max_new_tokens=max_new_tokens,
@@ -69,7 +70,7 @@ class Generate:
 
 
 def token_choice(settings: CaptureSettings) -> dict[str, Any]:
-    """What a generation config says of how tokens are chosen."""
+    """Return what a generation config says of how tokens are chosen."""
     chosen: dict[str, Any] = {"do_sample": False, **settings.generate_arguments}
     if settings.samples:
         # 0 and 1.0 switch top-k and top-p off: transformers' own default draws from 50.
@@ -78,6 +79,6 @@ def token_choice(settings: CaptureSettings) -> dict[str, Any]:
 
 
 def until_end(answer: list[int], eos: frozenset[int]) -> tuple[int, ...]:
-    """The tokens up to and including the first end token: transformers pads finished rows."""
+    """Return the tokens up to and including the first end token: transformers pads finished rows."""
     end = next((place for place, token in enumerate(answer, start=1) if token in eos), None)
     return tuple(answer[:end])

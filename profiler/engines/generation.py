@@ -18,7 +18,7 @@ _OFF: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": N
 
 
 def followed(settings: _S, declared: Mapping[str, Any]) -> _S:
-    """The settings with what the model's generation config declares and they leave open.
+    """Return the settings with what the model's generation config declares and they leave open.
 
     Raises UsageError where it declares what no capture can follow and `--generate-arg` does not replace it.
     """
@@ -38,7 +38,7 @@ def followed(settings: _S, declared: Mapping[str, Any]) -> _S:
 
 
 def otherwise(settings: CaptureSettings, declared: Mapping[str, Any]) -> dict[str, Any]:
-    """What the model's generation config declares and a run of these settings does not do, by name."""
+    """Return what the model's generation config declares and a run of these settings does not do, by name."""
     idle = PASSED_ON.keys() - active(declared, settings.samples)
     done: dict[str, Any] = {**REFUSED, **PASSED_ON, **settings.generate_arguments, "do_sample": settings.samples}
     done |= {"use_cache": True, "num_return_sequences": 1, "cache_implementation": settings.kv_cache}
@@ -52,7 +52,10 @@ def otherwise(settings: CaptureSettings, declared: Mapping[str, Any]) -> dict[st
 
 
 def note(settings: CaptureSettings, declared: Mapping[str, Any]) -> str:
-    """A line on what a run does since the model's generation config declares it; empty where it declares nothing."""
+    """Return a line on what a run does since the model's generation config declares it.
+
+    Empty where it declares nothing.
+    """
     done = {**settings.sampling_parameters, **settings.generate_arguments}
     sampling = settings.samples and declared.get("do_sample")
     said = {**({"top_k": _TOP_K} if sampling else {}), **declared}

@@ -33,7 +33,7 @@ Wrap = Callable[[BatchProcessor], BatchProcessor]
 
 
 def check_fit(settings: CaptureSettings, processor: Any, prompts: Sequence[Prompt]) -> None:
-    """Raises UsageError where settings, processor and prompts exclude each other.
+    """Raise UsageError where settings, processor and prompts exclude each other.
 
     Args:
         processor: a `Processor`, or a class or factory of molprof that makes one, which needs no model; None: none.
@@ -116,6 +116,7 @@ class Runner:
 
     @functools.cached_property
     def engine(self) -> Engine:
+        """The engine of the settings."""
         return make_engine(self.settings.engine_name, self.loaded, self.settings)
 
     @functools.cached_property
@@ -135,6 +136,7 @@ class Runner:
 
     @property
     def template_threads(self) -> int:
+        """The number of threads that build templates."""
         return self.settings.template_threads or default_threads()
 
     def run(
@@ -165,7 +167,7 @@ class Runner:
         return PassResult(tuple(results), wall_ns, compiled.count, compiled.time_ns)
 
     def synchronize(self) -> None:
-        """Waits for the GPU, if there is one."""
+        """Wait for the GPU, if there is one."""
         synchronize(self.loaded.target.device)
 
     def _need(self, prompt: Prompt) -> _Need:
@@ -211,7 +213,7 @@ class Runner:
 
 
 def _check_context(prompts: Sequence[Prompt], needs: Sequence[_Need], context: int | None) -> None:
-    """Raises UsageError where a prompt and its answer need more tokens than the model's context."""
+    """Raise UsageError where a prompt and its answer need more tokens than the model's context."""
     for prompt, need in zip(prompts, needs, strict=True):
         if context is not None and need.width + need.bound > context:
             what = "molecule" if prompt.molecule is not None else "prompt"
@@ -259,7 +261,7 @@ def _cut(
 
 
 def _most_waiting(plan: BatchPlan, settings: CaptureSettings) -> int:
-    """Steps until the last request has arrived, and those before it have had their turn."""
+    """Return the steps until the last request has arrived, and those before it have had their turn."""
     arrived = int(plan.rows / settings.arrivals) if settings.arrivals else 0
     return arrived + -(-plan.rows * plan.max_new_tokens // settings.batch_size)
 
@@ -267,7 +269,7 @@ def _most_waiting(plan: BatchPlan, settings: CaptureSettings) -> int:
 def _fitted(
     plans: Sequence[BatchPlan], multiple: int, cache_length: int | None, context: int | None
 ) -> list[BatchPlan]:
-    """The batches with prompts padded to a multiple of `multiple` tokens.
+    """Return the batches with prompts padded to a multiple of `multiple` tokens.
 
     Raises UsageError where one is longer than the model's context, or than a static cache of `cache_length` columns.
     """

@@ -68,7 +68,7 @@ class Schedule:
         self._choices: list[list[tuple[int, int, int]]] = []
 
     def first(self) -> Chunk:
-        """The prompts, and the run forced before any choice."""
+        """Return the prompts, and the run forced before any choice."""
         parts = []
         for row, prompt in enumerate(self._prompts):
             self._queues[row] = list(self._forced(row, 0, None))
@@ -77,7 +77,9 @@ class Schedule:
         return self._chunk(parts, None, ())
 
     def next(self, chosen: Sequence[int] | None) -> Chunk | None:
-        """The chunk after a choice (by row of the chunk before; None: not known here); None if every row has ended."""
+        """Return the chunk after a choice (by row of the chunk before; None: not known here); None if every row has
+        ended.
+        """
         self._choices.append([])
         parts: dict[int, list[int]] = {}
         for place, row in enumerate(self._rows):
@@ -94,18 +96,18 @@ class Schedule:
         return self._chunk([parts[row] for row in self._rows], np.array(kept), self._rules.widths)
 
     def fill(self, step: int, chosen: Sequence[int]) -> None:
-        """Replaces `CHOSEN` by the choices of a step, by row of its chunk."""
+        """Replace `CHOSEN` by the choices of a step, by row of its chunk."""
         for place, row, position in self._choices[step]:
             self.answers[row][position] = chosen[place]
 
     def cut(self, steps: int) -> None:
-        """Drops what later steps append, for a batch that ended early."""
+        """Drop what later steps append, for a batch that ended early."""
         for row, counts in enumerate(self.appended):
             self.appended[row] = counts[:steps]
             self.answers[row] = self.answers[row][: sum(self.appended[row])]
 
     def _step(self, place: int, row: int, chosen: int | None) -> list[int]:
-        """What a row appends after a forward."""
+        """Return what a row appends after a forward."""
         if len(self.appended[row]) < len(self._choices):
             self.appended[row].append(0)
         queue, position = self._queues[row], len(self.answers[row])
@@ -119,7 +121,7 @@ class Schedule:
         return self._take(row)
 
     def _take(self, row: int) -> list[int]:
-        """Moves tokens from a row's queue to its answer, as many as one chunk may hold."""
+        """Move tokens from a row's queue to its answer, as many as one chunk may hold."""
         answer, queue = self.answers[row], self._queues[row]
         count = min(RUN_LIMIT if self._rules.jump else 1, self._rules.bound - len(answer))
         taken, self._queues[row] = queue[:count], queue[count:]

@@ -52,7 +52,7 @@ _MOST_TEXT = 300
 
 
 @dataclass(frozen=True)
-class Served(LoadedModel):
+class VllmModel(LoadedModel):
     """A model that vLLM runs; `model` has no weights."""
 
     engine: Any = None  # vLLM's `LLMEngine`
@@ -62,10 +62,11 @@ class Served(LoadedModel):
 
     @property
     def core(self) -> Any:
+        """The engine core of vLLM, in this process."""
         return self.engine.engine_core.engine_core
 
     def use(self, backend: str) -> None:
-        """Makes masks with another backend than before: vLLM has one at a time."""
+        """Make masks with another backend than before: vLLM has one at a time."""
         config, manager = self.engine.vllm_config.structured_outputs_config, self.core.structured_output_manager
         self.made[config.backend] = manager.backend, manager._grammar_bitmask
         config.backend = backend
@@ -93,14 +94,14 @@ class VLLM:
 
     def __init__(self, loaded: LoadedModel, settings: CaptureSettings) -> None:
         check(settings)
-        assert isinstance(loaded, Served)
+        assert isinstance(loaded, VllmModel)
         self._loaded, self._settings = loaded, settings
         self._common = whole_of(settings)
         self.once_ns: int | None = None  # making tables or compiling grammars, before the first warm-up pass
 
     @staticmethod
-    def load(settings: CaptureSettings, report: Report = lambda layer, layers: None) -> Served:
-        """The model in an engine of vLLM. Raises UsageError and RunError."""
+    def load(settings: CaptureSettings, report: Report = lambda layer, layers: None) -> VllmModel:
+        """Return the model in an engine of vLLM. Raises UsageError and RunError."""
         check(settings)
         device = resolve_device(settings.device)
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # all in this process, or nothing could be marked
@@ -122,7 +123,7 @@ class VLLM:
         notes = [*loaded.notes, f"{ran}; not recorded: {others}" if others else f"{ran} alone: all of it is recorded"]
         known = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
         known |= {"name": settings.model, "target": replace(loaded.target, device=device), "notes": tuple(notes)}
-        return Served(**known, engine=engine)
+        return VllmModel(**known, engine=engine)
 
     @property
     def constraint(self) -> tuple[str, dict[str, Any]] | None:
@@ -136,6 +137,7 @@ class VLLM:
         return name, known
 
     def generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
+        """Generate a batch by vLLM."""
         if self._settings.processor == TABLE:
             with self._loaded.table():
                 return self._generate(number, plan, marks)
@@ -166,7 +168,7 @@ class VLLM:
             engine.abort_request(requests, internal=True)
 
     def _add(self, prompt: Prompt, tokens: list[int], max_new_tokens: int, row: int) -> str:
-        """The name of the request that is added. Raises RunError."""
+        """Return the name of the request that is added. Raises RunError."""
         sampling = self._sampling(prompt, max_new_tokens, row)
         try:
             if self._settings.processor == TABLE:
@@ -280,7 +282,7 @@ class VLLM:
 
     @contextmanager
     def _marked(self, marks: Marks, widths: list[int], joined: dict[str, int]) -> Iterator[None]:
-        """Calls `marks` where phases begin inside the block.
+        """Call `marks` where phases begin inside the block.
 
         Notes how many requests each step computes, and for each request the step that does so first.
         """
@@ -349,7 +351,7 @@ class VLLM:
         )
 
     def _constrained(self, asked: Constraint | None) -> dict[str, Any]:
-        """What a request says of its constraint."""
+        """Return the fields of a request that constrain it."""
         if asked is None or self._settings.processor is None:
             return {}
         if self._settings.processor == TABLE:
@@ -370,7 +372,7 @@ def _constraint_key(prompt: Prompt) -> object:
 
 
 def check(settings: CaptureSettings) -> None:
-    """Raises UsageError where vLLM cannot follow the settings, or is not installed."""
+    """Raise UsageError where vLLM cannot follow the settings, or is not installed."""
     for name in NOT_OF_VLLM:
         row = SETTINGS[name]
         if (value := getattr(settings, name)) != row.default:
@@ -414,7 +416,7 @@ def _engine(name: str, settings: CaptureSettings, loaded: LoadedModel, gpu: bool
 
 
 def _ready(asked: Any) -> None:
-    """Waits until the grammar of a request is compiled."""
+    """Wait until the grammar of a request is compiled."""
     result = getattr(asked._grammar, "result", None)
     if result is not None:
         try:

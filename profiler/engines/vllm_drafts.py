@@ -18,7 +18,7 @@ _COUNTS = ("drafted", "accepted", "rejected_by_model", "rejected_by_grammar", "d
 
 
 def speculative_of(settings: CaptureSettings) -> dict[str, Any] | None:
-    """vLLM's `speculative_config`; None without drafts. Raises UsageError for what is no JSON object."""
+    """VLLM's `speculative_config`; None without drafts. Raises UsageError for what is no JSON object."""
     if settings.speculative is None:
         return None
     try:

@@ -46,7 +46,7 @@ class Option:
     repeatable: bool = False  # one case has several values
 
     def values(self, key: str, text: str) -> list[Value]:
-        """The values of a text on the command line."""
+        """Return the values of a text on the command line."""
         if self.choices and text == _ALL:
             return [*self.choices]
         is_list = bool(self.choices or self.number or (key in _LISTS and not Path(text).exists()))
@@ -61,6 +61,8 @@ class Option:
 
 @dataclass(frozen=True)
 class Case:
+    """A case of a grid."""
+
     name: str  # file name of what it writes, without ending
     options: Mapping[str, Value]  # the values that it takes from the grid
     settings: Mapping[str, Any]  # those of all its options, by name
@@ -77,20 +79,20 @@ class Grid:
     asked: Mapping[str, Any]  # options of the command line, which replace those of the file
 
     def refuse(self, key: str, problem: str, hint: str | None = None) -> NoReturn:
-        """Raises UsageError that names the option, or its line in the file."""
+        """Raise UsageError that names the option, or its line in the file."""
         if key in self.asked or not key:
             raise UsageError(problem if not key or problem.startswith("Invalid") else f"--{key}: {problem}", hint)
         self.file.refuse(problem, ["grid" if key in self.file.content["grid"] else "options", key], hint)
 
 
 def packaged() -> dict[str, str]:
-    """The grids that come with molprof, and a line about each."""
+    """Return the grids that come with molprof, and a line about each."""
     files = sorted(_GRIDS.glob("*.toml"))
     return {path.stem: path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for path in files}
 
 
 def grid_path(name: Path) -> Path:
-    """The file of a grid: the one of that name, else a packaged one."""
+    """Return the file of a grid: the one of that name, else a packaged one."""
     return _GRIDS / f"{name}.toml" if str(name) in packaged() and not name.is_file() else name
 
 
@@ -157,7 +159,7 @@ def read_grid(path: Path, options_of: Callable[[str], Mapping[str, Option] | Non
 
 
 def _asked(words: Sequence[str], known: Mapping[str, Option]) -> dict[str, list[Value]]:
-    """The values of the command line's options."""
+    """Return the values of the command line's options."""
     found: dict[str, list[Value]] = {}
     left = [*words]
     while left:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from molprof.common.bench_records import GENERATE, RESULTS, Result, is_sweep, read_sweep
+from molprof.common.bench_records import GENERATE, RESULTS, CaseResult, is_sweep, read_sweep
 from molprof.common.errors import UsageError
 from molprof.common.process import OK
 from molprof.common.values import now
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _COMPARED = ("processor", "model")
 
 
-def _captures(path: Path) -> tuple[Path, list[Result] | None]:
-    """The folder of a sweep, given by itself or its results, and the captures in it; None of another path."""
+def _captures(path: Path) -> tuple[Path, list[CaseResult] | None]:
+    """Return the folder of a sweep, given by itself or its results, and the captures in it; None of another path."""
     folder = path if path.is_dir() else path.parent
     if not (path.is_dir() or path.name == RESULTS) or not is_sweep(folder):
         return folder, None
@@ -49,7 +49,8 @@ def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def alike(path: Path, over: str | None = None) -> list[tuple[str, list[Path]]]:
-    """The traces of a sweep (folder or results) in groups that differ in one option alone, by what each group shares.
+    """Return the traces of a sweep (folder or results) in groups that differ in one option alone, by what each group
+    shares.
 
     One group is all of a sweep with one option that varies; nothing comes of another path.
 

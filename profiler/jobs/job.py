@@ -69,6 +69,7 @@ class Job:
 
     @property
     def id(self) -> str:
+        """The id of the job."""
         return self.folder.name
 
     def attempt_of(self, task: int) -> int | None:
@@ -88,6 +89,7 @@ class Job:
         return self.folder / f"attempt-{number + 1}"
 
     def record_path(self, task: int) -> Path:
+        """Return the path of a task's record."""
         return self.folder / "tasks" / f"{task}.json"
 
     def log(self, task: int) -> Path | None:
@@ -96,6 +98,7 @@ class Job:
         return path if path.is_file() else None
 
     def save(self) -> None:
+        """Write the job to its folder."""
         content = asdict(self) | {"schema": SCHEMA, "slurm": self.slurm.to_json()}
         del content["folder"]
         write_json(self.folder / _FILE, content)
@@ -105,6 +108,7 @@ class Job:
         return read_json(self.folder / _SEEN) or {}
 
     def save_seen(self, seen: Mapping[str, Mapping[str, str]]) -> None:
+        """Write when tasks were last seen."""
         write_json(self.folder / _SEEN, seen)
 
 
@@ -177,13 +181,14 @@ def read_job(folder: Path) -> Job:
 
 
 def _submitted(job: Job, number: int) -> Attempt:
-    """The attempt with the Slurm id that submitit's script is named after, if its submission was cut short."""
+    """Return the attempt with the Slurm id that submitit's script is named after, if its submission was cut short."""
     scripts = (_SCRIPT.fullmatch(path.name) for path in job.attempt_folder(number).glob("*"))
     found = next((match[1] for match in scripts if match), None)
     return replace(job.attempts[number], slurm_id=job.attempts[number].slurm_id or found)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON whole or not at all."""
     with replacing(path) as part:
         part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

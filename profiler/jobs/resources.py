@@ -55,7 +55,7 @@ class SlurmSettings:
 
 
 def _matching(pattern: str, expected: str, read: Callable[[str], Any] = str) -> Callable[[object], Any]:
-    """A text or number that matches, as `read` reads it; else a ValueError with what is expected."""
+    """Return a text or number that matches, as `read` reads it; else a ValueError with what is expected."""
 
     def checked(value: object) -> Any:
         if isinstance(value, bool) or not isinstance(value, str | int) or not re.fullmatch(pattern, str(value)):
@@ -103,6 +103,7 @@ _KEYS: dict[str, Callable[[object], Any]] = {
 
 
 def slurm_table(file: TomlFile, name: str) -> SlurmSettings:
+    """Return the Slurm settings of a table of the project file. Raises UsageError."""
     where = ["slurm", name]
     settings = SlurmSettings()
     for key, value in file.check_keys(file.content["slurm"][name], where, _KEYS).items():

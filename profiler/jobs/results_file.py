@@ -35,6 +35,7 @@ class ResultsFile:
             self._cut()
 
     def close(self) -> None:
+        """Close the file."""
         os.close(self._file)
 
     def has(self, case: str, environment: str, repeat: int, again: bool) -> bool:
@@ -90,7 +91,7 @@ class ResultsFile:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keeps other processes from writing, and from taking a line that is being written for one that was cut."""
+        """Keep other processes from writing, and from taking a line that is being written for one that was cut."""
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
@@ -100,7 +101,7 @@ class ResultsFile:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _cut(self) -> None:
-        """Removes a last line that a killed process did not finish."""
+        """Remove a last line that a killed process did not finish."""
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             os.ftruncate(self._file, self._path.read_bytes().rfind(b"\n") + 1)

@@ -35,10 +35,12 @@ class Sighting:
 
     @property
     def live(self) -> bool:
+        """True if the task waits or runs."""
         return self.state in LIVE
 
 
 def available() -> bool:
+    """Return True if Slurm's commands are installed."""
     return all(map(shutil.which, _COMMANDS))
 
 
@@ -95,6 +97,7 @@ def job_fields(slurm_id: str) -> Mapping[str, str] | None:
 
 
 def cancel(slurm_ids: Sequence[str]) -> None:
+    """Cancel Slurm's jobs."""
     _ask(["scancel", *slurm_ids])
 
 

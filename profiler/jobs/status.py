@@ -36,6 +36,8 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class TaskStatus:
+    """The state of a task."""
+
     number: int  # its place in the job
     name: str
     state: str  # one of `STATES`
@@ -49,6 +51,8 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class JobStatus:
+    """The states of a job's tasks."""
+
     job: Job
     tasks: tuple[TaskStatus, ...]
     problem: str | None = None  # why Slurm did not answer; None if it did
@@ -60,6 +64,7 @@ class JobStatus:
 
     @property
     def good(self) -> bool:
+        """True if all tasks are done."""
         return all(task.state == OK for task in self.tasks)
 
     @property
@@ -69,7 +74,7 @@ class JobStatus:
         return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
 
     def failed(self) -> tuple[int, ...]:
-        """The tasks that did not end well."""
+        """Return the tasks that did not end well."""
         return tuple(task.number for task in self.tasks if task.state not in (*UNFINISHED, OK))
 
 
@@ -108,7 +113,7 @@ def unfinished(jobs: Path, outputs: Collection[str | None]) -> dict[str, str]:
 
 
 def _record(job: Job, number: int) -> TaskRecord | None:
-    """What the latest attempt of a task wrote; None if nothing yet."""
+    """Return the record of the latest attempt of a task; None if there is none yet."""
     path = job.record_path(number)
     try:
         record = read_typed(read_json(path), TaskRecord, str(path))
@@ -118,7 +123,7 @@ def _record(job: Job, number: int) -> TaskRecord | None:
 
 
 def _status(job: Job, now: Mapping[str, Sighting], problem: str | None) -> JobStatus:
-    """The state of a job. What Slurm says of tasks that ended is kept in the job's folder."""
+    """Return the state of a job. What Slurm says of tasks that ended is kept in the job's folder."""
     ends, tasks = job.seen(), []
     known = len(ends)
     for number, task in enumerate(job.tasks):
@@ -145,7 +150,7 @@ def _status(job: Job, now: Mapping[str, Sighting], problem: str | None) -> JobSt
 def _judged(
     record: TaskRecord | None, sighting: Sighting | None, end: str | None, problem: str | None, log: str
 ) -> tuple[str, str | None]:
-    """A task's state and message, by what it wrote and what Slurm says, now and of its end."""
+    """Return a task's state and message, by what it wrote and what Slurm says, now and of its end."""
     own = record.state if record else None
     message = record.message if record else None
     if own in (OK, FAILED):
@@ -191,7 +196,7 @@ def watch(job: Job, patience_s: float = PATIENCE_S) -> Iterator[JobStatus]:
 
 
 def jobs_document(statuses: Sequence[JobStatus]) -> Document:
-    """A line for each job."""
+    """Return a line for each job."""
     table = table_of(
         statuses, ("id", "text", "job.id"), ("cluster", "text", "job.cluster"), ("created", "text", "job.created"),
         ("tasks", "text", "summary"), ("folder", "text", "job.cwd"),
@@ -200,7 +205,7 @@ def jobs_document(statuses: Sequence[JobStatus]) -> Document:
 
 
 def tasks_document(status: JobStatus) -> Document:
-    """A line for each task of a job."""
+    """Return a line for each task of a job."""
     table = table_of(
         status.tasks, ("task", "index", "number"), ("name", "text"), ("state", "text"), ("slurm", "text", "slurm_id"),
         ("node", "text"), ("message", "text", lambda task: task.message or ""), missing="-",

@@ -66,7 +66,7 @@ def _check() -> None:
 
 
 def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
-    """The job with one more attempt. Its file is written before Slurm is asked, and again with Slurm's id."""
+    """Return the job with one more attempt. Its file is written before Slurm is asked, and again with Slurm's id."""
     import submitit
 
     folder = job.attempt_folder(len(job.attempts))
@@ -106,7 +106,8 @@ def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
 @contextlib.contextmanager
 def _outside_of_a_job() -> Iterator[None]:
     """Hide the Slurm job that this process runs in: sbatch passes the environment on, where the memory or tasks of an
-    interactive job would contradict those of the new one."""
+    interactive job would contradict those of the new one.
+    """
     names = [name for name in os.environ if name.startswith(_OF_A_JOB) and name not in _OF_THE_CLUSTER]
     kept = {name: os.environ.pop(name) for name in names} if "SLURM_JOB_ID" in os.environ else {}
     try:
@@ -147,7 +148,7 @@ def _stop(number: int, frame: object) -> None:
 
 
 def _why_stopped() -> tuple[str, str | None]:
-    """`timed out`, `preempted` or `cancelled`; `stopped` if Slurm does not say."""
+    """Return `timed out`, `preempted` or `cancelled`; `stopped` if Slurm does not say."""
     fields = job_fields(os.environ.get("SLURM_JOB_ID", ""))
     if fields is None:
         return "stopped", "stopped by Slurm for an unknown reason"

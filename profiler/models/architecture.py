@@ -65,7 +65,7 @@ def check_folder(what: str, name: str | None) -> None:
 
 
 def check_preset(settings: CaptureSettings) -> None:
-    """Raises UsageError where the model takes no such size or weights: both are for presets."""
+    """Raise UsageError where the model takes no such size or weights: both are for presets."""
     if settings.size is not None:
         sized(settings.model, settings.size, settings.weights)
     elif settings.weights != TRAINED and settings.model not in ARCHITECTURES:
@@ -76,7 +76,7 @@ def check_preset(settings: CaptureSettings) -> None:
 
 
 def sized(preset: str, size: str, weights: str = TRAINED) -> Architecture:
-    """The preset's architecture at another size.
+    """Return the preset's architecture at another size.
 
     Args:
         size: a name of `NAMED`, or numbers such as `layers=28,hidden=1024,heads=16,kv_heads=8,head_dim=128,mlp=3072`;
@@ -125,7 +125,7 @@ def key_value_heads(narrow: Shape, wide: Shape) -> int:
 
 
 def _problem(own: Architecture, size: Architecture, weights: str) -> tuple[str, str] | None:
-    """What is wrong with a size, and what to do."""
+    """Return what is wrong with a size, and what to do."""
     narrow, wide = own.shape, size.shape
     if wide.heads % wide.kv_heads:
         problem = f"{wide.heads} heads cannot share {wide.kv_heads} key-value heads evenly"
@@ -155,7 +155,7 @@ def _problem(own: Architecture, size: Architecture, weights: str) -> tuple[str, 
 
 
 def config(architecture: Architecture, vocabulary: int, eos: int, pad: int) -> PretrainedConfig:
-    """The transformers configuration with `vocabulary` rows of embeddings."""
+    """Return the transformers configuration with `vocabulary` rows of embeddings."""
     from transformers import LlamaConfig, Qwen3Config
 
     shape = architecture.shape
@@ -178,7 +178,7 @@ def config(architecture: Architecture, vocabulary: int, eos: int, pad: int) -> P
 
 
 def build(settings: PretrainedConfig) -> PreTrainedModel:
-    """A model with fresh weights."""
+    """Return a model with fresh weights."""
     from transformers import AutoModelForCausalLM
 
     model: PreTrainedModel = AutoModelForCausalLM.from_config(settings)
@@ -186,7 +186,10 @@ def build(settings: PretrainedConfig) -> PreTrainedModel:
 
 
 def build_empty(settings: PretrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """A model in evaluation mode whose weights are allocated and not set. Raises RunError where memory is too small."""
+    """Return a model in evaluation mode whose weights are allocated and not set.
+
+    Raises RunError where memory is too small.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 

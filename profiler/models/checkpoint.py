@@ -42,14 +42,17 @@ class Header:
 
 
 def checkpoint_path(preset: str) -> Path:
-    """The file of a preset's checkpoint in the installed package. Raises UsageError where there is no such preset."""
+    """Return the file of a preset's checkpoint in the installed package.
+
+    Raises UsageError where there is no such preset.
+    """
     if preset not in ARCHITECTURES:
         raise UsageError(f"no preset {preset!r}", hint=f"use one of: {', '.join(ARCHITECTURES)}")
     return Path(str(resources.files(__package__))) / "checkpoints" / f"{preset}.safetensors"
 
 
 def read_header(path: Path) -> Header:
-    """The metadata of a checkpoint. Raises RunError where the file is missing, damaged, or something else."""
+    """Return the metadata of a checkpoint. Raises RunError where the file is missing, damaged, or something else."""
     if not path.is_file():
         raise RunError(f"the checkpoint {path} is missing", hint=_REINSTALL)
     try:
@@ -64,7 +67,7 @@ def read_header(path: Path) -> Header:
 
 
 def implementation(attention: str) -> str:
-    """transformers' `attn_implementation` for an attention of `settings.ATTENTION`."""
+    """Return transformers' `attn_implementation` for an attention of `settings.ATTENTION`."""
     return "sdpa" if attention.startswith("sdpa") else attention
 
 
@@ -75,7 +78,7 @@ def load_preset(
     report: Report = lambda layer, layers: None,
     path: Path | None = None,
 ) -> PreTrainedModel:
-    """The full-vocabulary model of a preset, in evaluation mode; `path` replaces the packaged file."""
+    """Return the full-vocabulary model of a preset, in evaluation mode; `path` replaces the packaged file."""
     preset, size = settings.model, settings.size
     file = path or checkpoint_path(preset)
     header = read_header(file)

@@ -24,7 +24,7 @@ def on_gpu(device: torch.device) -> bool:
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device `auto`, `cpu`, `cuda` or `cuda:N`. Raises UsageError where there is none."""
+    """Return the device `auto`, `cpu`, `cuda` or `cuda:N`. Raises UsageError where there is none."""
     if name == AUTO:
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     kind, _, number = name.partition(":")
@@ -43,7 +43,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def capability(device: torch.device) -> tuple[int, int] | None:
-    """The compute capability of a GPU, major and minor; None on a CPU."""
+    """Return the compute capability of a GPU, major and minor; None on a CPU."""
     return torch.cuda.get_device_capability(device) if on_gpu(device) else None
 
 
@@ -69,13 +69,13 @@ def synchronize(device: torch.device) -> None:
 
 
 def settled_ns(device: torch.device) -> int:
-    """The clock in ns, when the device has done all that it was given."""
+    """Return the clock in ns, when the device has done all that it was given."""
     synchronize(device)
     return time.perf_counter_ns()
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
-    """The host's tensor, in page-locked memory if it will go to a GPU: only then does its copy not wait."""
+    """Return the host's tensor, in page-locked memory if it will go to a GPU: only then does its copy not wait."""
     return tensor.pin_memory() if on_gpu(device) else tensor
 
 
@@ -85,7 +85,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """The most memory that torch has allocated on the GPU; None on a CPU."""
+    """Return the most memory that torch has allocated on the GPU; None on a CPU."""
     return torch.cuda.max_memory_allocated(device) if on_gpu(device) else None
 
 

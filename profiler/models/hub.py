@@ -17,7 +17,7 @@ _FILES = {"model": ("config.json",), "tokenizer": ("tokenizer.json", "tokenizer_
 
 
 def check_exists(what: str, name: str) -> None:
-    """Raises UsageError, before any work, where loading would not find a `model` or `tokenizer`."""
+    """Raise UsageError, before any work, where loading would not find a `model` or `tokenizer`."""
     if name in ARCHITECTURES:
         return
     local = only_local(what, name)
@@ -32,7 +32,7 @@ def check_exists(what: str, name: str) -> None:
 
 
 def not_found(what: str, name: str, local: str) -> UsageError:
-    """The error for a name that is neither here nor in the cache; `local`: why the hub cannot be asked."""
+    """Return the error for a name that is neither here nor in the cache; `local`: why the hub cannot be asked."""
     return UsageError(
         f"no {what} {name!r}: no preset and no folder, not in the model hub's cache, and {local}",
         hint=f"check the name and the network; {ACCEPTED}",

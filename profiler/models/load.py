@@ -31,7 +31,7 @@ from molprof.profiler.models.architecture import ACCEPTED, ARCHITECTURES, check_
 from molprof.profiler.models.checkpoint import implementation, load_preset
 from molprof.profiler.models.device import on_gpu, resolve_device, resolve_dtype
 from molprof.profiler.models.hub import not_found, only_local
-from molprof.profiler.models.target import Target, token_bytes
+from molprof.profiler.models.target import ProcessorTarget, token_bytes
 from molprof.profiler.models.tokenizers import VOCABULARIES, preset_tokenizer
 from molprof.profiler.models.widening import Report
 
@@ -41,17 +41,20 @@ _REASON_CHARACTERS = 400
 
 @dataclass(frozen=True)
 class LoadedModel:
+    """A loaded model with its tokenizer."""
+
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
     eos: frozenset[int]  # ids that end a sequence; processors force `target.eos`
-    target: Target
+    target: ProcessorTarget
     notes: tuple[str, ...]  # on model and tokenizer
     # what the model's own generation config declares, by name
     generation: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def on_gpu(self) -> bool:
+        """True if the model is on a GPU."""
         return on_gpu(self.target.device)
 
     @property
@@ -62,7 +65,7 @@ class LoadedModel:
 
 
 def load(settings: CaptureSettings, report: Report = lambda layer, layers: None, weights: bool = True) -> LoadedModel:
-    """The model and tokenizer of `settings`: a preset, whose layers `report` counts, or by path or hub id.
+    """Return the model and tokenizer of `settings`: a preset, whose layers `report` counts, or by path or hub id.
 
     weights: False: another program has them; the model, which is no preset, is on torch's device `meta`.
     """
@@ -91,17 +94,17 @@ def load(settings: CaptureSettings, report: Report = lambda layer, layers: None,
     return dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
 
 
-def load_target(name: str) -> Target:
-    """What a processor sees of a tokenizer without a model: logits as wide as the preset's, or as the vocabulary."""
+def load_target(name: str) -> ProcessorTarget:
+    """Load what a processor needs of a tokenizer without a model: logits as wide as the preset's, or as the vocabulary."""
     tokenizer = _load_tokenizer(name, False, None if name in VOCABULARIES else only_local("tokenizer", name))
     _check_tokenizer(name, tokenizer)
     table, eos = token_bytes(tokenizer), tokenizer.eos_token_id
     width = ARCHITECTURES[name].logits_width if name in ARCHITECTURES else len(table.pieces)
-    return Target(tokenizer, table, width, eos, eos, torch.device("cpu"))
+    return ProcessorTarget(tokenizer, table, width, eos, eos, torch.device("cpu"))
 
 
 def export(settings: CaptureSettings, folder: Path, report: Report = lambda layer, layers: None) -> None:
-    """Writes the preset of `settings` to a folder: config, tokenizer and safetensors, as transformers loads them.
+    """Write the preset of `settings` to a folder: config, tokenizer and safetensors, as transformers loads them.
 
     vLLM loads the same. The folder appears when it is whole. Raises UsageError where it cannot be written or
     has files already, and what `load` raises.
@@ -130,7 +133,7 @@ def describe(
     tokenizer: PreTrainedTokenizerFast,
     form: TextFormat = DEFAULT,
 ) -> LoadedModel:
-    """A model and its tokenizer, ready to generate; UsageError where they do not fit each other."""
+    """Return a model and its tokenizer, ready to generate; UsageError where they do not fit each other."""
     _check_tokenizer(tokenizer_name, tokenizer)
     width = model.get_output_embeddings().weight.shape[0]
     table = token_bytes(tokenizer)
@@ -145,7 +148,7 @@ def describe(
         tokenizer.pad_token_id = eos
     declared = model.generation_config.eos_token_id
     ends = {eos, *(declared if isinstance(declared, list) else [declared])} - {None}
-    target = Target(tokenizer, table, width, eos, tokenizer.pad_token_id, model.device, form)
+    target = ProcessorTarget(tokenizer, table, width, eos, tokenizer.pad_token_id, model.device, form)
     found = LoadedModel(name, model, tokenizer, frozenset(ends), target, (), model.generation_config.to_diff_dict())
     # `generate` fills what a config leaves open from the model's: runs follow that by their settings alone.
     model.generation_config = GenerationConfig(eos_token_id=sorted(ends), pad_token_id=tokenizer.pad_token_id)
@@ -160,7 +163,7 @@ def _check_tokenizer(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
 
 
 def sizes(model: PreTrainedModel) -> dict[str, Any]:
-    """The fields of `Resolved` that the model alone decides."""
+    """Return the fields of `Resolved` that the model alone decides."""
     config = model.config.get_text_config(decoder=True)
     heads = config.num_attention_heads
     return {
@@ -238,13 +241,13 @@ def _unusable(what: str, name: str, problem: Exception, local: str | None) -> Us
 
 
 def _reason(problem: Exception) -> str:
-    """The text of an error on one line."""
+    """Return the text of an error on one line."""
     return shortened(" ".join(str(problem).split()) or type(problem).__name__, _REASON_CHARACTERS)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps progress bars and load reports of transformers off the screen."""
+    """Keep progress bars and load reports of transformers off the screen."""
     logger = transformers.utils.logging
     level, bars = logger.get_verbosity(), logger.is_progress_bar_enabled()
     logger.set_verbosity(logging.ERROR)

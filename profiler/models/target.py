@@ -40,7 +40,7 @@ class TokenBytes:
         return self.pieces[token] if 0 <= token < len(self.pieces) else b""
 
     def join(self, tokens: Sequence[int]) -> str:
-        """The text of tokens; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of tokens; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(map(self.of, tokens)).decode("utf-8", errors="replace")
 
     @cached_property
@@ -72,7 +72,7 @@ class TokenBytes:
 
 
 @dataclass(frozen=True)
-class Target:
+class ProcessorTarget:
     """What a processor is made for."""
 
     tokenizer: PreTrainedTokenizerFast
@@ -97,7 +97,7 @@ class Target:
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerFast) -> TokenBytes:
-    """The byte table of a fast tokenizer: byte-level BPE (GPT-2's alphabet), or SentencePiece."""
+    """Return the byte table of a fast tokenizer: byte-level BPE (GPT-2's alphabet), or SentencePiece."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     vocabulary = tokenizer.get_vocab()

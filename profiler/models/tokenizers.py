@@ -42,6 +42,7 @@ class Vocabulary:
 
     @property
     def pattern(self) -> str:
+        """The pattern that splits text before merges."""
         digits = r"\p{N}" if self.digits == 1 else rf"\p{{N}}{{1,{self.digits}}}"
         return _CONTRACTIONS + digits + _REST
 
@@ -84,7 +85,7 @@ _ACCEPTED = f"use a preset ({', '.join(VOCABULARIES)}), a folder with a {_FILE},
 
 
 def preset_tokenizer(name: str) -> PreTrainedTokenizerFast:
-    """The tokenizer of a preset, converted once and then read from the user's cache."""
+    """Return the tokenizer of a preset, converted once and then read from the user's cache."""
     made = None if name in VOCABULARIES and _is_kept(_stored(name)) else _preset_backend(name)
     with suppress(Exception):  # the tokenizers library raises bare Exception on a damaged file
         if _is_kept(_stored(name)):
@@ -93,7 +94,7 @@ def preset_tokenizer(name: str) -> PreTrainedTokenizerFast:
 
 
 def _wrapped(name: str, **backend: Any) -> PreTrainedTokenizerFast:
-    """A file takes half as long as an object, which transformers copies."""
+    """Return a file takes half as long as an object, which transformers copies."""
     from transformers import PreTrainedTokenizerFast
 
     vocabulary = VOCABULARIES[name]
@@ -108,7 +109,7 @@ def _wrapped(name: str, **backend: Any) -> PreTrainedTokenizerFast:
 
 
 def _preset_backend(name: str) -> Tokenizer:
-    """The tokenizer that `preset_tokenizer` wraps, without torch."""
+    """Return the tokenizer that `preset_tokenizer` wraps, without torch."""
     if name not in VOCABULARIES:
         raise UsageError(f"no tokenizer preset {name!r}", hint=f"use one of: {', '.join(VOCABULARIES)}")
     vocabulary = VOCABULARIES[name]
@@ -155,7 +156,7 @@ def _stored(name: str) -> Path:
 
 
 def _source(vocabulary: Vocabulary) -> Path:
-    """The vocabulary file inside its package, found without importing the package."""
+    """Return the vocabulary file inside its package, found without importing the package."""
     spec = importlib.util.find_spec(vocabulary.package)
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError(vocabulary.distribution, "presets", "the preset's tokenizer")
@@ -170,7 +171,10 @@ def _source(vocabulary: Vocabulary) -> Path:
 
 
 def load_backend(name: str) -> Tokenizer:
-    """The tokenizer of a preset, of a folder with a `tokenizer.json`, or of a hub id; it neither pads nor truncates."""
+    """Return the tokenizer of a preset, of a folder with a `tokenizer.json`, or of a hub id.
+
+    It neither pads nor truncates.
+    """
     try:
         from tokenizers import Tokenizer
     except ImportError as problem:

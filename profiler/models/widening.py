@@ -70,7 +70,7 @@ def rotary_places(narrow: int, wide: int) -> tuple[Tensor, Tensor]:
 
 
 def query_heads(narrow: Shape, wide: Shape) -> tuple[Tensor, Tensor]:
-    """The narrow query head that each wide one repeats, (heads,), and the same for key-value heads, (kv_heads,).
+    """Return the narrow query head that each wide one repeats, (heads,), and the same for key-value heads, (kv_heads,).
 
     Runs of query heads share a key-value head (transformers' `repeat_kv`). A run longer than a wide one is cut.
     """
@@ -91,7 +91,7 @@ def _heads(heads: Tensor, inside: Tensor, narrow: Shape) -> Tensor:
 
 
 def layer_axes(narrow: Shape, wide: Shape, normed: bool) -> dict[str, tuple[Axis, ...]]:
-    """The axes of every weight of a decoder layer by its name there: rows and columns, or places of a norm.
+    """Return the axes of every weight of a decoder layer by its name there: rows and columns, or places of a norm.
 
     `normed`: queries and keys are normed by head, as Qwen3 does.
     """
@@ -126,7 +126,7 @@ def layer_axes(narrow: Shape, wide: Shape, normed: bool) -> dict[str, tuple[Axis
 
 
 def taken(weight: Tensor, axes: Sequence[Axis]) -> Tensor:
-    """A narrow weight spread along its dimensions."""
+    """Return a narrow weight spread along its dimensions."""
     for dimension, axis in enumerate(axes):
         shape = [-1 if place == dimension else 1 for place in range(weight.dim())]
         scale = axis.scale.to(weight.device).reshape(shape)

@@ -42,12 +42,12 @@ _BESIDE = ("guided_decoding_backend", "guided_whitespace_pattern")
 
 
 def constraints_of(body: Body) -> list[str]:
-    """The fields of a request that constrain its answer."""
+    """Return the fields of a request that constrain its answer."""
     return [name for name, constrains in CONSTRAINS.items() if body.get(name) is not None and constrains(body[name])]
 
 
 def without_constraints(body: Body) -> Body:
-    """The request without what constrains it. Tools stay in the prompt: none may be called."""
+    """Return the request without what constrains it. Tools stay in the prompt: none may be called."""
     names = constraints_of(body)
     left = {name: value for name, value in body.items() if name not in names and not (names and name in _BESIDE)}
     if "tool_choice" in names:
@@ -105,12 +105,12 @@ def _parsed(where: str, line: str) -> tuple[str, Body]:
 
 
 def most_tokens(body: Body) -> int | None:
-    """The most tokens of its answer; None where it does not say."""
+    """Return the most tokens of its answer; None where it does not say."""
     return body.get("max_completion_tokens") or body.get("max_tokens")
 
 
 def text_of(body: Body) -> str:
-    """The prompt, of a chat its last text."""
+    """Return the prompt, of a chat its last text."""
     if "prompt" in body:
         return str(body["prompt"])
     texts = [
@@ -120,7 +120,7 @@ def text_of(body: Body) -> str:
 
 
 def constraint_text(body: Body) -> tuple[Kind, str] | None:
-    """The kind and text of what an answer is to keep to, where it is one of these and can be judged."""
+    """Return the kind and text of what an answer is to keep to, where it is one of these and can be judged."""
     form, outputs = body.get("response_format") or {}, body.get("structured_outputs") or {}
     given: dict[str, Any] = {
         "schema": outputs.get("json") or body.get("guided_json") or body.get("json_schema"),

@@ -29,6 +29,8 @@ Found = tuple[int, str, "Conformer | str"]
 
 @dataclass(frozen=True)
 class Conformer:
+    """A molecule with its coordinates."""
+
     line: int  # where it begins in its file, from 1
     molecule: Molecule | None  # None where the file holds no bonds (XYZ), so that its text is unknown
     positions: tuple[Position, ...]  # (x, y, z) in Angstrom per heavy atom, in the order of the text
@@ -59,7 +61,7 @@ def reference_conformers() -> tuple[tuple[str, tuple[Position, ...]], ...]:
 
 
 def built_in_conformers(count: int | None = None) -> Conformers:
-    """Packaged conformers of the first `count` built-in molecules (None: all)."""
+    """Return packaged conformers of the first `count` built-in molecules (None: all)."""
     pairs = enumerate(reference_conformers()[:count], start=1)
     found = tuple(Conformer(line, split_atoms(smiles), positions) for line, (smiles, positions) in pairs)
     return Conformers("ETKDG conformers of the built-in molecules", found, ())
@@ -71,7 +73,7 @@ def holds_texts(path: Path) -> bool:
 
 
 def read_conformers(path: Path, count: int | None = None, form: TextFormat = DEFAULT) -> Conformers:
-    """The first `count` conformers of a file (None: all), coordinates as they stand, without hydrogens.
+    """Return the first `count` conformers of a file (None: all), coordinates as they stand, without hydrogens.
 
     The suffix decides: SDF, XYZ, or lines of enriched text. Raises UsageError where the file cannot be read, holds no
     conformer, or is SDF or XYZ and RDKit is missing.
@@ -95,7 +97,7 @@ def read_conformers(path: Path, count: int | None = None, form: TextFormat = DEF
 
 
 def atoms_in_order(mol: Chem.Mol) -> tuple[Molecule, tuple[Position, ...]] | None:
-    """A molecule's text and its positions in the order of that text; None where the SMILES leaves atoms out."""
+    """Return a molecule's text and its positions in the order of that text; None where the SMILES leaves atoms out."""
     from rdkit import Chem
 
     prompt = split_atoms(Chem.MolToSmiles(mol))

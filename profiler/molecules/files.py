@@ -30,7 +30,7 @@ _PLAIN = "only lists, tuples and dictionaries of text are read from a pickle: sa
 
 
 @dataclass(frozen=True)
-class Entry:
+class MoleculeEntry:
     """One molecule as it is written."""
 
     number: int  # from 1
@@ -41,11 +41,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class MoleculeFile:
-    entries: tuple[Entry, ...]
+    """The molecules of a file."""
+
+    entries: tuple[MoleculeEntry, ...]
     place: str  # what `Entry.number` counts: line, row or entry
 
 
-class _Rows(NamedTuple):
+class _CellRows(NamedTuple):
     """A file as cells: of each row its number and its cells, the name in the second where columns have no names."""
 
     place: str
@@ -54,7 +56,7 @@ class _Rows(NamedTuple):
 
 
 def molecules_of(source: str) -> MoleculeFile:
-    """The molecules of FILE or FILE:COLUMN.
+    """Return the molecules of FILE or FILE:COLUMN.
 
     COLUMN is a column's name or its number from 1. Without it: the column `smiles` in any case, else the only one with
     that word in its name, else the first. Raises UsageError where the file cannot be read, has no such column, or holds
@@ -78,7 +80,7 @@ def molecules_of(source: str) -> MoleculeFile:
                 f"{path}, {found.place} {number}: expected a SMILES, found {type(text).__name__}", hint=_FORMS
             )
         text = (text or "").strip()
-        entries.append(Entry(number, text, name, None if text else f"no SMILES in column {heads[at]}"))
+        entries.append(MoleculeEntry(number, text, name, None if text else f"no SMILES in column {heads[at]}"))
     return MoleculeFile(tuple(entries), found.place)
 
 
@@ -92,7 +94,7 @@ def split_column(source: str) -> tuple[Path, str | None]:
     return Path(head), column
 
 
-def _read(path: Path, column: str | None) -> _Rows:
+def _read(path: Path, column: str | None) -> _CellRows:
     ending = path.suffix.lower()
     if ending in _PICKLES:
         return _nested(path, _unpickled(path), column)
@@ -104,14 +106,16 @@ def _read(path: Path, column: str | None) -> _Rows:
     # str.splitlines would also end a line at a form feed or U+2028, where no editor does.
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if ending not in _JSON_LINES:
-        return _Rows(
+        return _CellRows(
             "line", (), [(number, line.split(maxsplit=1)) for number, line in lines if line.lstrip()[0] != "#"]
         )
     found = _list([_parsed(path, line, number) for number, line in lines])
-    return _Rows("line", found.heads, [(number, row) for (number, _), (_, row) in zip(lines, found.rows, strict=True)])
+    return _CellRows(
+        "line", found.heads, [(number, row) for (number, _), (_, row) in zip(lines, found.rows, strict=True)]
+    )
 
 
-def _table(path: Path, text: str, separator: str, column: str | None) -> _Rows:
+def _table(path: Path, text: str, separator: str, column: str | None) -> _CellRows:
     first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
     if separator == "," and ";" in first and "," not in first:
         separator = ";"
@@ -125,11 +129,11 @@ def _table(path: Path, text: str, separator: str, column: str | None) -> _Rows:
     heads = rows[0][1] if rows else []
     # Without a name to go by, the first row is data: RDKit tells whether it is one.
     named = any(_SMILES in head.casefold() for head in heads) or (column is not None and not column.isdigit())
-    return _Rows("row", heads, rows[1:]) if named else _Rows("row", (), rows)
+    return _CellRows("row", heads, rows[1:]) if named else _CellRows("row", (), rows)
 
 
 def _column(path: Path, heads: Sequence[str], column: str | None) -> int | None:
-    """The place of the column with SMILES; None where no name tells it."""
+    """Return the place of the column with SMILES; None where no name tells it."""
     folded = [head.casefold() for head in heads]
     if column is not None:
         for wanted, names in ((column, list(heads)), (column.casefold(), folded)):
@@ -152,8 +156,8 @@ def _name_column(heads: Sequence[str], smiles: int) -> int | None:
     return next((folded.index(name) for name in _NAMES if name in folded and folded.index(name) != smiles), None)
 
 
-def _nested(path: Path, data: Any, column: str | None) -> _Rows:
-    """The rows of lists and dictionaries."""
+def _nested(path: Path, data: Any, column: str | None) -> _CellRows:
+    """Return the rows of lists and dictionaries."""
     if isinstance(data, (list, tuple)):
         return _list(data)
     if not isinstance(data, Mapping):
@@ -162,12 +166,12 @@ def _nested(path: Path, data: Any, column: str | None) -> _Rows:
     lists = {str(key): value for key, value in data.items() if isinstance(value, (list, tuple, Mapping))}
     if data and (column is not None or len(lists) == len(data)):
         columns = [value.values() if isinstance(value, Mapping) else value for value in lists.values()]
-        return _Rows("entry", list(lists), list(enumerate(itertools.zip_longest(*columns), start=1)))
-    return _Rows("entry", (), list(enumerate(((value, key) for key, value in data.items()), start=1)))
+        return _CellRows("entry", list(lists), list(enumerate(itertools.zip_longest(*columns), start=1)))
+    return _CellRows("entry", (), list(enumerate(((value, key) for key, value in data.items()), start=1)))
 
 
-def _list(data: Sequence[Any]) -> _Rows:
-    """The rows of a list of texts, of objects, or of lists."""
+def _list(data: Sequence[Any]) -> _CellRows:
+    """Return the rows of a list of texts, of objects, or of lists."""
     heads = list(next((item for item in data if isinstance(item, Mapping)), {}))
     rows: list[Sequence[Any]] = []
     for item in data:
@@ -175,7 +179,7 @@ def _list(data: Sequence[Any]) -> _Rows:
             rows.append([item.get(head) for head in heads])
         else:
             rows.append(item if isinstance(item, (list, tuple)) else [item])
-    return _Rows("entry", list(map(str, heads)), list(enumerate(rows, start=1)))
+    return _CellRows("entry", list(map(str, heads)), list(enumerate(rows, start=1)))
 
 
 def _parsed(path: Path, text: str, line: int | None = None) -> Any:
@@ -187,7 +191,7 @@ def _parsed(path: Path, text: str, line: int | None = None) -> Any:
         raise UsageError(f"{path} is nested too deeply", hint=_FORMS) from None
 
 
-class _RefusedError(Exception):
+class _PickleRefusedError(Exception):
     """A pickle names something that is not plain data."""
 
 
@@ -195,7 +199,7 @@ class _PlainUnpickler(pickle.Unpickler):
     """Makes built-in data only. Whatever else a pickle can do begins with a name, which is looked up here."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise _RefusedError(f"{module}.{name}")
+        raise _PickleRefusedError(f"{module}.{name}")
 
 
 def _unpickled(path: Path) -> Any:
@@ -204,7 +208,7 @@ def _unpickled(path: Path) -> Any:
         data = _PlainUnpickler(file).load()
     except OSError as problem:
         raise UsageError(f"cannot read {path}: {problem.strerror or problem}") from problem
-    except _RefusedError as problem:
+    except _PickleRefusedError as problem:
         raise UsageError(f"{path} holds {shortened(str(problem))}, which is not plain data", hint=_PLAIN) from None
     except Exception as problem:  # a damaged pickle may raise anything
         raise UsageError(f"{path} is no pickle that can be read: {problem or type(problem).__name__}", _PLAIN) from None

@@ -36,7 +36,7 @@ class Classified:
 
 
 @dataclass(frozen=True)
-class _Span:
+class _ByteSpan:
     """One coordinate block as byte offsets."""
 
     start: int
@@ -90,15 +90,15 @@ def classify(tokens: Sequence[int], table: TokenBytes, eos: frozenset[int], form
     return Classified(kinds, blocks, len(malformed), cut, text, insides)
 
 
-def _span(match: re.Match[bytes], triple: re.Pattern[bytes]) -> _Span:
+def _span(match: re.Match[bytes], triple: re.Pattern[bytes]) -> _ByteSpan:
     start, end = match.span(1)
     prefix = triple.match(match.string, start, end)
     digits = (item.span(1) for item in _FRACTION.finditer(match.string, start, end))
     filler = tuple((first + COORDINATE_DECIMALS, last) for first, last in digits if last - first > COORDINATE_DECIMALS)
-    return _Span(start, end, None if prefix is None else prefix.end(), filler)
+    return _ByteSpan(start, end, None if prefix is None else prefix.end(), filler)
 
 
-def _kind(begin: int, end: int, span: _Span) -> str:
+def _kind(begin: int, end: int, span: _ByteSpan) -> str:
     """Kind of a token that begins inside a block."""
     if span.good is not None and begin >= span.good:
         return "j"
@@ -144,7 +144,7 @@ def _shown(inside: str, form: TextFormat) -> str:
 
 
 def judge(text: str, molecule: Molecule, kinds: str, form: TextFormat = DEFAULT) -> tuple[bool | None, str | None]:
-    """`valid` and `problem` of a `SequenceRun` with this text and these kinds; both None if RDKit was missing."""
+    """Return `valid` and `problem` of a `SequenceRun` with this text and these kinds; both None if RDKit was missing."""
     try:
         problem = check(text, molecule, form)
     except MissingExtraError:

@@ -47,7 +47,9 @@ def best_placeholder(
     decimals: int = COORDINATE_DECIMALS,
     form: TextFormat = DEFAULT,
 ) -> Placeholder:
-    """The placeholder that cuts no coordinate and leaves the fewest positions over; among equals the plainest text.
+    """Return the placeholder that cuts no coordinate and leaves the fewest positions over.
+
+    Among equals the plainest text.
 
     Where every candidate cuts some, the one that cuts the fewest: too short costs accuracy, too long only time. Raises
     UsageError without coordinates, or where every candidate merges with its brackets.
@@ -56,17 +58,17 @@ def best_placeholder(
 
 
 def best(found: Sequence[Placeholder]) -> Placeholder:
-    """The one that cuts the fewest coordinates, and of those leaves the fewest positions over."""
+    """Return the one that cuts the fewest coordinates, and of those leaves the fewest positions over."""
     return min(found, key=lambda fit: (fit.too_short, fit.mean_absolute_drift_tokens))
 
 
 def closest(found: Sequence[Placeholder]) -> Placeholder:
-    """The one with the least mean |drift|."""
+    """Return the one with the least mean |drift|."""
     return min(found, key=lambda fit: (fit.mean_absolute_drift_tokens, fit.too_short))
 
 
 def fit(text: str, tokens: int, needed: Sequence[int]) -> Placeholder:
-    """The fit of a placeholder with `tokens` FREE positions to blocks that need `needed` tokens each."""
+    """Return the fit of a placeholder with `tokens` FREE positions to blocks that need `needed` tokens each."""
     drift = [tokens - need for need in needed]
     cut = sum(value < 0 for value in drift)
     return Placeholder(text, tokens, len(drift), cut, statistics.fmean(drift), statistics.fmean(map(abs, drift)))
@@ -85,7 +87,7 @@ def needed_tokens(tokenizer: AnyTokenizer, blocks: Sequence[str], form: TextForm
 
 
 def candidates(integer_digits: int, decimals: int) -> list[str]:
-    """The placeholders that are searched, plainest first.
+    """Return the placeholders that are searched, plainest first.
 
     Numbers have 1 to `integer_digits` digits before the point and 1 to `decimals` + 3 after it. All three have one
     shape, or the last one or two have another. A minus stands nowhere, before the first, before the others, or before
@@ -116,7 +118,10 @@ def offsets(tokenizer: AnyTokenizer, texts: Sequence[str]) -> list[list[tuple[in
 def fits(
     tokenizer: AnyTokenizer, coordinates: Iterable[Position], decimals: int, form: TextFormat
 ) -> list[Placeholder]:
-    """The fit of the plainest candidate for each number of tokens, plainest first. Errors as for `best_placeholder`."""
+    """Return the fit of the plainest candidate for each number of tokens, plainest first.
+
+    Errors as for `best_placeholder`.
+    """
     texts = [block(position, decimals, form) for position in coordinates]
     if not texts:
         raise UsageError("there are no coordinates to fit a placeholder to", hint="at least one (x, y, z)")
@@ -161,7 +166,7 @@ def needs(
 
 
 def needed_text(block: str, decimals: int = COORDINATE_DECIMALS, form: TextFormat = DEFAULT) -> str | None:
-    """The shortest text in the format that says what the block says, or could have become.
+    """Return the shortest text in the format that says what the block says, or could have become.
 
     >>> needed_text("5.7990,-0.2748,-0.9587abra"), needed_text("1.0,2."), needed_text("1,2,3")
     ('5.799,-0.2748,-0.9587', '1.0,2.0,0.0', None)

@@ -19,7 +19,7 @@ from molprof.common.settings import CaptureSettings
 from molprof.common.text import shortened
 from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.profiler.molecules.bodies import Body, Kind, constraint_text, read_bodies, text_of
-from molprof.profiler.molecules.files import Entry, MoleculeFile, molecules_of
+from molprof.profiler.molecules.files import MoleculeEntry, MoleculeFile, molecules_of
 from molprof.profiler.molecules.smiles import Molecule, molecule, require_rdkit, split_atoms
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ class Constraint:
     text: str  # of choices, each after a comma but the first
 
     def grammar(self, notation: str) -> str:
-        """The grammar of choices, else the text."""
+        """Return the grammar of choices, else the text."""
         if self.kind != "choices":
             return self.text
         return ("root ::= " if notation == "ebnf" else "start: ") + " | ".join(map(_quoted, self.text.split(",")))
 
 
-class _Line(Struct, frozen=True):
+class _PromptLine(Struct, frozen=True):
     """One line of a file of JSON lines."""
 
     prompt: str | None = None
@@ -70,7 +70,7 @@ class _Line(Struct, frozen=True):
     grammar: str | None = None
 
     def constraints(self) -> list[Constraint]:
-        """Raises UsageError for choices that cannot be told apart."""
+        """Raise UsageError for choices that cannot be told apart."""
         found: list[Constraint] = (
             [] if self.schema is None else [Constraint("schema", json.encode(self.schema).decode())]
         )
@@ -84,6 +84,8 @@ class _Line(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Prompt:
+    """A prompt of the input."""
+
     line: int  # line, row or entry of the input, from 1
     name: str  # the molecule's name in the input; empty without one
     text: str
@@ -105,7 +107,7 @@ class Prompts:
     times: int = 1  # how often `prompts` repeats each, one after the other
 
     def notes(self) -> tuple[str, ...]:
-        """Notes on skipped and missing lines, for the user."""
+        """Return notes on skipped and missing lines, for the user."""
         notes = [f"{self.source}, {item.place} {item.line}: {item.problem}; skipped" for item in self.skipped]
         count = len(self.prompts) // self.times
         if self.wanted is not None and count < self.wanted:
@@ -115,7 +117,7 @@ class Prompts:
 
 
 def read_inputs(settings: CaptureSettings) -> Prompts:
-    """The prompts that a capture is asked for. Raises what `read_prompts` and `read_texts` raise."""
+    """Return the prompts that a capture is asked for. Raises what `read_prompts` and `read_texts` raise."""
     if settings.requests is not None:
         found = read_requests(Path(settings.requests), settings.count)
     elif settings.prompts is not None:
@@ -136,7 +138,7 @@ def read_inputs(settings: CaptureSettings) -> Prompts:
 
 
 def read_prompts(path: Path | None, count: int | None, strict: bool = False, form: TextFormat = DEFAULT) -> Prompts:
-    """The first `count` molecules of a file, or of the built-in list; without a count all of them.
+    """Return the first `count` molecules of a file, or of the built-in list; without a count all of them.
 
     Args:
         path: FILE or FILE:COLUMN (see `files.molecules_of`). None: the built-in molecules.
@@ -151,7 +153,9 @@ def read_prompts(path: Path | None, count: int | None, strict: bool = False, for
     prompts: list[Prompt] = []
     skipped: list[Skipped] = []
     if path is None:
-        found = MoleculeFile(tuple(Entry(number, text, "") for number, text in enumerate(built_in(), start=1)), "line")
+        found = MoleculeFile(
+            tuple(MoleculeEntry(number, text, "") for number, text in enumerate(built_in(), start=1)), "line"
+        )
     else:
         require_rdkit(f"reading SMILES of {path}")
         found = molecules_of(str(path))
@@ -182,7 +186,7 @@ def read_prompts(path: Path | None, count: int | None, strict: bool = False, for
 
 
 def read_texts(path: Path, count: int | None) -> Prompts:
-    """The first `count` prompts of plain text, or all, one per line; empty lines are ignored.
+    """Return the first `count` prompts of plain text, or all, one per line; empty lines are ignored.
 
     A line of a `.jsonl` or `.ndjson` file is an object with `prompt`, or with the `messages` of a chat, and maybe with
     one of `schema`, `regex`, `choices` and `grammar`.
@@ -200,7 +204,10 @@ def read_texts(path: Path, count: int | None) -> Prompts:
 
 
 def read_requests(path: Path, count: int | None) -> Prompts:
-    """The first `count` requests of a file of bodies of the OpenAI API, or all. Raises UsageError as `read_bodies`."""
+    """Return the first `count` requests of a file of bodies of the OpenAI API, or all.
+
+    Raises UsageError as `read_bodies`.
+    """
     found = tuple(
         Prompt(number, "", text_of(body), None, (), whole_of_body(body), body)
         for number, _, body in read_bodies(path, count)
@@ -221,7 +228,7 @@ def _text_prompt(path: Path, number: int, line: str) -> Prompt:
 def _json_prompt(path: Path, number: int, line: str) -> Prompt:
     hint = 'such as {"prompt": "Hello"} or {"messages": [{"role": "user", "content": "Hello"}]}'
     try:
-        found = json.decode(line, type=_Line)
+        found = json.decode(line, type=_PromptLine)
     except (MsgspecError, UnicodeEncodeError, RecursionError) as problem:
         raise UsageError(f"{path}, line {number}: {shortened(str(problem))}", hint) from None
     _check_keys(f"{path}, line {number}", json.decode(line))
@@ -233,11 +240,11 @@ def _json_prompt(path: Path, number: int, line: str) -> Prompt:
 
 
 def _check_keys(where: str, line: dict[str, Any]) -> None:
-    """Raises UsageError for a key that is not read and would change the answer, or is misspelt. Others are the user's.
+    """Raise UsageError for a key that is not read and would change the answer, or is misspelt. Others are the user's.
 
     A record's number or source changes nothing.
     """
-    known = _Line.__struct_fields__
+    known = _PromptLine.__struct_fields__
     for key in line:
         if key not in known and (key in _OF_REQUESTS or get_close_matches(key, known, cutoff=_MISSPELT)):
             hint = f"{', '.join(known)}; molprof attach --requests takes requests as they are"
@@ -253,7 +260,7 @@ def _quoted(text: str) -> str:
 
 
 def with_chats(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerFast) -> tuple[Prompt, ...]:
-    """The prompts, chats as the tokenizer's chat template writes them, up to where the answer begins.
+    """Return the prompts, chats as the tokenizer's chat template writes them, up to where the answer begins.
 
     Raises UsageError where the tokenizer has no chat template, or it refuses the messages.
     """
@@ -283,7 +290,10 @@ def _chat(prompt: Prompt, tokenizer: PreTrainedTokenizerFast) -> str:
 
 
 def _message(given: Any) -> Any:
-    """A message of a request as servers give it to templates: texts of its parts joined, arguments as objects."""
+    """Return a message of a request as servers give it to templates.
+
+    Texts of its parts joined, arguments as objects.
+    """
     found = dict(given)
     if isinstance(parts := found.get("content"), list):
         found["content"] = "\n".join(str(part["text"]) for part in parts)
@@ -304,14 +314,14 @@ def repeated(prompts: Prompts, times: int) -> Prompts:
 
 
 def short_molecules(count: int) -> list[str]:
-    """The built-in molecules with the fewest atoms."""
+    """Return the built-in molecules with the fewest atoms."""
     read = [prompt.molecule for prompt in read_prompts(None, None).prompts]
     ordered = sorted((item for item in read if item is not None), key=lambda item: len(item.atoms))
     return [item.smiles for item in ordered[:count]]
 
 
 def built_in() -> list[str]:
-    """The SMILES of the molecules that come with molprof."""
+    """Return the SMILES of the molecules that come with molprof."""
     try:
         return resources.files(__package__).joinpath("molecules.smi").read_text().splitlines()
     except OSError as problem:

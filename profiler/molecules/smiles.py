@@ -33,7 +33,7 @@ class Molecule:
     pieces: tuple[str, ...]  # bonds, ring digits, parentheses and dots before each atom, and after the last one
 
     def skeleton(self, blocks: str | Sequence[str], form: TextFormat = DEFAULT) -> str:
-        """The enriched text with a coordinate block after every atom: one text for all, or one per atom."""
+        """Return the enriched text with a coordinate block after every atom: one text for all, or one per atom."""
         texts = [blocks] * len(self.atoms) if isinstance(blocks, str) else list(blocks)
         if len(texts) != len(self.atoms):
             raise ValueError(f"{len(texts)} coordinate blocks for {len(self.atoms)} atoms")
@@ -70,12 +70,12 @@ def canonical(smiles: str) -> str:
 
 
 def molecule(smiles: str) -> Molecule:
-    """The molecule of a SMILES in canonical form; errors as for `canonical`."""
+    """Return the molecule of a SMILES in canonical form; errors as for `canonical`."""
     return split_atoms(canonical(smiles))
 
 
 def split_atoms(text: str) -> Molecule:
-    """The molecule of readable SMILES, its text kept as it is."""
+    """Return the molecule of readable SMILES, its text kept as it is."""
     atoms, pieces, end = [], [], 0
     for match in _ATOM.finditer(text):
         pieces.append(text[end : match.start()])
@@ -91,7 +91,7 @@ def split_atoms(text: str) -> Molecule:
 
 
 def smiles_of_conformer(text: str, form: TextFormat = DEFAULT) -> str | None:
-    """The canonical SMILES of an enriched text, coordinates dropped; None where it is not a molecule."""
+    """Return the canonical SMILES of an enriched text, coordinates dropped; None where it is not a molecule."""
     from rdkit import Chem
 
     mol = _read(_BARE.sub(r"\1", form.without_blocks(text)))
@@ -117,7 +117,7 @@ def read_positions(text: str) -> list[Position | None]:
 
 
 def position_of(triple: re.Match[str]) -> Position:
-    """The three numbers that `TextFormat.triple` matched."""
+    """Return the three numbers that `TextFormat.triple` matched."""
     return float(triple[1]), float(triple[2]), float(triple[3])
 
 
@@ -131,12 +131,12 @@ def coordinate(value: float, decimals: int = COORDINATE_DECIMALS) -> str:
 
 
 def truncated(number: str, decimals: int) -> str:
-    """A decimal number, of any length, as `coordinate` writes it."""
+    """Return a decimal number, of any length, as `coordinate` writes it."""
     whole, _, fraction = number.lstrip("-").partition(".")
     value = f"{whole.lstrip('0') or '0'}.{fraction[:decimals].rstrip('0') or '0'}"
     return f"-{value}" if number.startswith("-") and value != "0.0" else value
 
 
 def block(position: Iterable[float], decimals: int = COORDINATE_DECIMALS, form: TextFormat = DEFAULT) -> str:
-    """The text inside a coordinate block for one atom's position (x, y, z in Angstrom)."""
+    """Return the text inside a coordinate block for one atom's position (x, y, z in Angstrom)."""
     return form.separator.join(coordinate(value, decimals) for value in position)

@@ -42,7 +42,7 @@ def build_template(
     placeholder: str = PLACEHOLDER,
     form: TextFormat = DEFAULT,
 ) -> Template:
-    """The template of a molecule; the placeholder is written as `form` separates numbers."""
+    """Return the template of a molecule; the placeholder is written as `form` separates numbers."""
     text = form.answer_of(molecule.skeleton(placeholder, form))
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     offsets = encoded["offset_mapping"]
@@ -54,7 +54,7 @@ def build_template(
 
 
 def free_flags(text: str, offsets: Sequence[tuple[int, int]], form: TextFormat = DEFAULT) -> np.ndarray:
-    """True for each token that lies inside a coordinate block, bool of length `len(offsets)`."""
+    """Return True for each token that lies inside a coordinate block, bool of length `len(offsets)`."""
     inside = np.zeros(len(text) + 1, dtype=np.int64)
     for start, end in form.spans(text):
         inside[start:end] = 1

@@ -15,7 +15,7 @@ from typing import Any
 from transformers import GenerationMixin
 
 from molprof.common.generate_args import PASSED_ON, REFUSED, active
-from molprof.profiler.recording.marks import Call, config_value, replaced
+from molprof.profiler.recording.marks import GenerateCall, config_value, replaced
 
 # Arguments, and parameters of generation configs, of which transformers makes processors, or that end answers.
 _NAMES = (
@@ -33,8 +33,8 @@ _CONSTRAINING = (
 _LONGEST = 60
 
 
-def constraints_of(call: Call) -> dict[str, str]:
-    """What arguments of a call and its generation config ask of the tokens or of the end of answers, by name.
+def constraints_of(call: GenerateCall) -> dict[str, str]:
+    """Return what arguments of a call and its generation config ask of the tokens or of the end of answers, by name.
 
     Values as JSON, long ones as their number and a digest; functions and objects by their names.
     """
@@ -46,7 +46,7 @@ def constraints_of(call: Call) -> dict[str, str]:
 
 @contextmanager
 def without_processors(heard: Callable[[str], None]) -> Iterator[None]:
-    """Calls of `generate` in the block have neither the logits processors that they are given, nor `_CONSTRAINING`.
+    """Run calls of `generate` in the block without their logits processors and `_CONSTRAINING`.
 
     Arguments are left out, and so are parameters of a generation config that a call is given; the model's own stays.
     heard: called with what is switched off.
@@ -72,7 +72,7 @@ def without_processors(heard: Callable[[str], None]) -> Iterator[None]:
 
 
 def _switch_off(bound: inspect.BoundArguments) -> Iterator[str]:
-    """Takes the constraint out of the arguments of a call, and gives what it was."""
+    """Take the constraint out of the arguments of a call, and give what it was."""
     more = bound.arguments.get("kwargs", {})
     for item in bound.arguments.pop("logits_processor", None) or more.pop("logits_processor", None) or ():
         yield f"{type(item).__name__} (logits_processor)"

@@ -32,7 +32,7 @@ TAKEN = "the program's own profiler took the place of molprof's"
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """Which steps to record: a call, and its first and last step, all from 0; None: molprof chooses."""
 
     call: int | None = None
@@ -42,12 +42,12 @@ class Plan:
     ends: bool = False  # the call ends with its window
 
     @staticmethod
-    def of(window: Window) -> Plan:
-        """The plan of these steps, with which their batch ends, or of everything."""
-        return FULL if window.full else Plan(window.batch, (window.first_step, window.last_step), ends=True)
+    def of(window: Window) -> StepPlan:
+        """Return the plan of these steps, with which their batch ends, or of everything."""
+        return FULL if window.full else StepPlan(window.batch, (window.first_step, window.last_step), ends=True)
 
     def windows(self, number: int, before: Sequence[int], most: int | None = None) -> list[tuple[int, int]]:
-        """The windows of call `number`, of at most `most` steps, after calls of so many steps.
+        """Return the windows of call `number`, of at most `most` steps, after calls of so many steps.
 
         By default the second call is recorded. The first one is too, for there may be no other.
         """
@@ -63,11 +63,11 @@ class Plan:
         return [first] if most is not None and most <= later[1] else [first, later]
 
 
-TIMED, FULL = Plan(records=False), Plan(full=True)
+TIMED, FULL = StepPlan(records=False), StepPlan(full=True)
 
 
 def usual_window(steps: int) -> tuple[int, int]:
-    """The first and the last step that are recorded of so many, by default.
+    """Return the first and the last step that are recorded of so many, by default.
 
     These are 20 decode steps, from step 20 on if there are so many: a run mostly consists of such steps.
     """
@@ -105,7 +105,7 @@ class CallTimes:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedSteps:
     """A recording of some steps of a call; window None: of everything."""
 
     profiler: torch.profiler.profile
@@ -129,7 +129,7 @@ class Clock(Marks):
 
     def __init__(
         self,
-        plan: Plan = TIMED,
+        plan: StepPlan = TIMED,
         device: torch.device | None = None,
         *,
         on_step: Callable[[int, int], None] | None = None,
@@ -137,8 +137,8 @@ class Clock(Marks):
         **what: bool,
     ) -> None:
         self.calls: list[CallTimes] = []
-        self.recorded: Recorded | None = None
-        self.cut: Recorded | None = None  # of a call that did not return
+        self.recorded: RecordedSteps | None = None
+        self.cut: RecordedSteps | None = None  # of a call that did not return
         self.lost: str | None = None  # why the profiler did not start
         self.own_ns = 0  # molprof's own work while the clock stood still
         self.full = plan.full
@@ -147,7 +147,7 @@ class Clock(Marks):
         self._batch = 0
         self._most: int | None = None  # steps of the next call
         self._call: CallTimes | None = None
-        self._before: Recorded | None = None  # what was recorded before the running call
+        self._before: RecordedSteps | None = None  # what was recorded before the running call
         self._windows: list[tuple[int, int]] = []
         self._running: ProfilerMarks | None = None
         self._each: tuple[int, int] | None = None  # the processor that runs, and since when
@@ -158,12 +158,12 @@ class Clock(Marks):
             self._running = ProfilerMarks(self._profiled_device, **what)
 
     def clock(self) -> int:
-        """The time, without that of molprof's own work."""
+        """Return the time, without that of molprof's own work."""
         return self._now() - self.own_ns
 
     @contextmanager
     def standing(self) -> Iterator[None]:
-        """The clock stands still in the block."""
+        """Stop the clock in the block."""
         began = self._now()
         try:
             yield
@@ -244,7 +244,7 @@ class Clock(Marks):
         self._call = None
 
     def failed(self) -> None:
-        """The call has raised an exception: it counts for nothing."""
+        """Drop the call that has raised an exception: it counts for nothing."""
         if self.full and self._running is not None:
             self._running.failed()
         elif self._call is not None:  # else an earlier call's recording is whole
@@ -261,7 +261,7 @@ class Clock(Marks):
         return self._batch == plan.call and self._call.steps > plan.window[1]
 
     def finish(self) -> None:
-        """Stops a recording that still runs: of everything, or of a batch that failed.
+        """Stop a recording that still runs: of everything, or of a batch that failed.
 
         A program's call that outlives the recording, in another thread, stops its own: torch has one for each thread.
         """
@@ -271,7 +271,7 @@ class Clock(Marks):
             self.failed()
 
     @property
-    def kept(self) -> Recorded | None:
+    def kept(self) -> RecordedSteps | None:
         """What was recorded, or else of a call that did not return."""
         return self.recorded or self.cut
 
@@ -281,7 +281,7 @@ class Clock(Marks):
         return sum(len(call.profiled) for call in self.calls)
 
     def repeat(self, wall_ns: int | None = None, **more: Any) -> Repeat | None:
-        """The times as a pass over all calls; None without a step like those under the profiler.
+        """Return the times as a pass over all calls; None without a step like those under the profiler.
 
         A step under the profiler counts with the median times of the others of its call, or where it has none, of all.
 
@@ -358,7 +358,7 @@ class Clock(Marks):
         self._running.forward()
 
     def _stop(self) -> None:
-        """Ends a recording, which is kept unless an earlier one has more steps."""
+        """End a recording, which is kept unless an earlier one has more steps."""
         if self._running is None:
             return
         running, self._running = self._running, None
@@ -370,7 +370,7 @@ class Clock(Marks):
         if running.profiler is None:
             self.lost = TAKEN
             return
-        found = Recorded(running.profiler, window, running.functions)
+        found = RecordedSteps(running.profiler, window, running.functions)
         if self.recorded is None or found.count >= self.recorded.count:
             self.recorded = found
 
@@ -390,8 +390,8 @@ def _alike(steps: Sequence[Counter[str]], step: int) -> list[Counter[str]]:
 
 
 @contextmanager
-def recording(raw: Path, device: torch.device, plan: Plan = FULL, **options: Any) -> Iterator[Clock]:
-    """The marks of a recording that ends with the block and is exported to `raw`, also where a processor failed.
+def recording(raw: Path, device: torch.device, plan: StepPlan = FULL, **options: Any) -> Iterator[Clock]:
+    """Yield the marks of a recording that ends with the block and is exported to `raw`, also where a processor failed.
 
     `options` are those of `Clock`.
     """

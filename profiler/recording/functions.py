@@ -72,7 +72,7 @@ class FunctionSampler:
         self._thread.start()
 
     def begin(self) -> None:
-        """The phase begins in this thread."""
+        """Begin the phase in this thread."""
         self.end()
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(_OWN):
@@ -87,7 +87,7 @@ class FunctionSampler:
             self._wakes.set()
 
     def end(self) -> None:
-        """The phase ends, if one runs."""
+        """End the phase, if one runs."""
         if not self._runs:
             return
         took_ns = time.perf_counter_ns() - self._began_ns
@@ -101,7 +101,7 @@ class FunctionSampler:
         self._base, self._runs = None, False
 
     def close(self) -> SampledFunctions | None:
-        """Ends sampling, and returns what was seen; None where there was no phase."""
+        """End sampling, and return what was seen; None where there was no phase."""
         self.end()
         self._closed = True
         self._wakes.set()
@@ -129,7 +129,7 @@ class FunctionSampler:
                 self._adapt()
 
     def _adapt(self) -> None:
-        """Makes samples rarer where the last ones took too much of the phase."""
+        """Make samples rarer where the last ones took too much of the phase."""
         self._taken += 1
         if self._taken % _CHECKED:
             return
@@ -139,7 +139,7 @@ class FunctionSampler:
         self._checked = held_ns, spent_ns
 
     def _add(self, frame: FrameType | None, count: int) -> None:
-        """Adds `count` samples of what runs in the innermost frame, and around it up to what runs the phase."""
+        """Add `count` samples of what runs in the innermost frame, and around it up to what runs the phase."""
         base, found, is_own = self._base, list[tuple[CodeType, int]](), False
         while frame is not None and frame is not base:
             code = frame.f_code
@@ -209,7 +209,7 @@ def _prefixes() -> list[str]:
 
 
 def _name(code: CodeType, prefixes: list[str]) -> str:
-    """A function as in stacks that torch records."""
+    """Return a function as in stacks that torch records."""
     path = code.co_filename
     path = path[len(next((prefix for prefix in prefixes if path.startswith(prefix)), "")) :]
     return f"{path}({code.co_firstlineno}): {code.co_name}"

@@ -16,7 +16,7 @@ from molprof.profiler.recording.window import export
 
 
 def trace_handler(folder: str | Path, name: str | None = None) -> Callable[[torch.profiler.profile], None]:
-    """A handler for `on_trace_ready`, which writes `NAME.json.gz`, `NAME-2.json.gz` and so on to the folder.
+    """Return a handler for `on_trace_ready`, which writes `NAME.json.gz`, `NAME-2.json.gz` and so on to the folder.
 
     The folder is made; a file that exists is left alone. `ProfilerStep` annotations, which `profile.step()` makes, are
     the steps of the trace.

@@ -55,7 +55,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def raised(self) -> Iterator[None]:
-        """An interrupt inside the block ends it by a KeyboardInterrupt, unless the program's handler is its own."""
+        """End the block by a KeyboardInterrupt at an interrupt inside it, unless the program has a handler of its own."""
         self._raises = self._handler is signal.default_int_handler
         try:
             yield
@@ -76,7 +76,7 @@ def _is_in(frame: types.FrameType | None, codes: set[types.CodeType]) -> bool:
 
 
 def trim(problem: BaseException) -> None:
-    """Takes molprof's frames out of the traceback of an exception, and of those that it came from."""
+    """Take molprof's frames out of the traceback of an exception, and of those that it came from."""
     seen: dict[int, BaseException] = {}
     waiting: list[BaseException | None] = [problem]
     while waiting:
@@ -88,7 +88,7 @@ def trim(problem: BaseException) -> None:
 
 
 def _without_own(frames: types.TracebackType | None) -> types.TracebackType | None:
-    """The frames of a traceback without molprof's, what these called of `contextlib`, and what starts a module."""
+    """Return the frames of a traceback without molprof's, what these called of `contextlib`, and what starts a module."""
     kept: list[types.TracebackType] = []
     left = False
     while frames is not None:

@@ -15,13 +15,13 @@ from torch import Tensor
 from molprof.common.errors import UsageError
 from molprof.common.manifest import STEP_PHASES
 from molprof.profiler.recording.marks import Marks
-from molprof.profiler.recording.sequences import Batch, Step
+from molprof.profiler.recording.sequences import DecodedStep, WrittenBatch
 
 _LOG = logging.getLogger("molprof")
 
 
 @dataclass
-class _Given:
+class _StepTokens:
     """What `tokens` got in a step: the ids, and their version where the device has not been read."""
 
     ids: Any
@@ -37,10 +37,10 @@ class _Given:
 
 
 @dataclass
-class _Running:
+class _RunningLoop:
     prompts: list[list[int]]
     model: Any
-    tokens: list[list[_Given]] = field(default_factory=list)  # by step
+    tokens: list[list[_StepTokens]] = field(default_factory=list)  # by step
     processors: dict[str, None] = field(default_factory=dict)  # in the order of their first call
 
 
@@ -52,30 +52,34 @@ class OwnLoop:
         number: gives the number of the next batch.
     """
 
-    def __init__(self, marks: Marks, heard: Callable[[Batch, Any], None], number: Callable[[], int]) -> None:
+    def __init__(self, marks: Marks, heard: Callable[[WrittenBatch, Any], None], number: Callable[[], int]) -> None:
         self._marks, self._heard, self._number = marks, heard, number
-        self._running: _Running | None = None
+        self._running: _RunningLoop | None = None
         self._thread: int | None = None  # of the running step
         self._place = 0  # of the running phase
         self._waiting: tuple[int, str] | None = None  # a processor that is about to be called
         self._stopped = False
 
     def step(self, prompts: Any, model: Any) -> AbstractContextManager[None]:
-        return _Block(self._guarded, partial(self._begin_step, prompts, model), self._end_step)
+        """Open the block of one step."""
+        return _TimedBlock(self._guarded, partial(self._begin_step, prompts, model), self._end_step)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        return _Block(self._guarded, partial(self._begin_phase, name), self._end_phase)
+        """Open the block of one phase."""
+        return _TimedBlock(self._guarded, partial(self._begin_phase, name), self._end_phase)
 
     def tokens(self, ids: Any, sequences: Any) -> None:
+        """Take the tokens of a step."""
         self._guarded(partial(self._keep, ids, sequences))
 
     def watched(self, name: str) -> None:
+        """Note a processor that is called in the running step."""
         if self._thread == threading.get_ident() and self._running is not None:
             self._running.processors.setdefault(name)
             self._waiting = list(self._running.processors).index(name), name
 
     def close(self) -> None:
-        """Ends the running loop."""
+        """End the running loop."""
         self._guarded(self._close)
 
     def _guarded(self, action: Callable[[], bool | None]) -> bool:
@@ -96,7 +100,7 @@ class OwnLoop:
         self._thread = threading.get_ident()
         if prompts is not None or self._running is None:
             self._close()
-            self._running = _Running([] if prompts is None else _prompts(prompts), model)
+            self._running = _RunningLoop([] if prompts is None else _prompts(prompts), model)
             self._marks.begin(self._number())
         self._running.tokens.append([])
         self._place = 0
@@ -126,7 +130,7 @@ class OwnLoop:
         waits = isinstance(ids, Tensor) and ids.device.type != "cpu"
         kept = ids if waits or not isinstance(ids, Tensor) else ids.tolist()
         version = ids._version if waits and not ids.is_inference() else None
-        self._running.tokens[-1].append(_Given(kept, sequences, version))
+        self._running.tokens[-1].append(_StepTokens(kept, sequences, version))
 
     def _close(self) -> None:
         running, self._running = self._running, None
@@ -135,7 +139,7 @@ class OwnLoop:
         self._marks.end()
         names = tuple(running.processors)
         self._heard(
-            Batch(
+            WrittenBatch(
                 _steps(running),
                 running.prompts,
                 processors=names,
@@ -152,7 +156,7 @@ class OwnLoop:
             (self._marks.processor, self._marks.sampling, self._marks.bookkeeping)[place - 1]()
 
 
-class _Block:
+class _TimedBlock:
     """A block that tells where it begins and ends; its end is told where its beginning was marked."""
 
     def __init__(
@@ -169,8 +173,8 @@ class _Block:
             self._guarded(self._end)
 
 
-def _steps(running: _Running) -> list[Step]:
-    """The steps of a loop; without their tokens where these are no ids, or were changed."""
+def _steps(running: _RunningLoop) -> list[DecodedStep]:
+    """Return the steps of a loop; without their tokens where these are no ids, or were changed."""
     try:
         steps = []
         for given in running.tokens:
@@ -178,15 +182,15 @@ def _steps(running: _Running) -> list[Step]:
             for item in given:
                 for number, row in item.by_sequence().items():
                     found.setdefault(number, []).extend(row)
-            steps.append(Step(found, max(len(found), len(running.prompts), 1)))
+            steps.append(DecodedStep(found, max(len(found), len(running.prompts), 1)))
         return steps
     except Exception as problem:
         _LOG.warning("the tokens of a loop are not recorded: %s", problem)
-        return [Step({}, max(len(running.prompts), 1))] * len(running.tokens)
+        return [DecodedStep({}, max(len(running.prompts), 1))] * len(running.tokens)
 
 
 def _prompts(given: Any) -> list[list[int]]:
-    """The ids of prompts by row; none where they are no ids."""
+    """Return the ids of prompts by row; none where they are no ids."""
     try:
         rows = [] if isinstance(given, (str, bytes, Mapping)) else _lists(given)
         if not rows or not all(isinstance(row, (list, tuple, range, Tensor)) for row in rows):

@@ -19,13 +19,13 @@ from molprof.profiler.environment import environment
 from molprof.profiler.recording.clock import Clock
 from molprof.profiler.recording.sequences import Generated
 from molprof.profiler.recording.timed import unprofiled_ns
-from molprof.profiler.recording.tracefile import Exported, OutputFile, token_events, write_trace
+from molprof.profiler.recording.tracefile import ExportedFile, OutputFile, token_events, write_trace
 
 
 def manifest_of(
     output: OutputFile,
     device: torch.device,
-    exported: Exported,
+    exported: ExportedFile,
     window: Window,
     generated: Generated,
     repeats: Sequence[Repeat],
@@ -61,7 +61,7 @@ def manifest_of(
 
 
 def write_run(
-    exported: Exported, output: OutputFile, manifest: Manifest, generated: Generated, form: TextFormat = DEFAULT
+    exported: ExportedFile, output: OutputFile, manifest: Manifest, generated: Generated, form: TextFormat = DEFAULT
 ) -> Path:
     """Write a recording with the tokens and the manifest of its run; return the path. Raises as `write_trace`."""
     events: Iterable[str] = ()

@@ -54,7 +54,7 @@ class Marks:
     """
 
     def setup(self, name: str, batch: int) -> AbstractContextManager[None]:
-        """A phase outside the steps: `template`, `tokenize`, `setup`, `text`."""
+        """Return a phase outside the steps: `template`, `tokenize`, `setup`, `text`."""
         return nullcontext()
 
     def expect(self, steps: int | None) -> None:
@@ -76,10 +76,10 @@ class Marks:
         """S."""
 
     def each(self, place: int, label: str) -> None:
-        """The processor number `place` of the phase is about to be called."""
+        """Note that processor number `place` of the phase is about to be called."""
 
     def gap(self) -> None:
-        """A step of a program's own loop has ended, and the next has not begun."""
+        """Begin the time between two steps of a program's own loop."""
 
     def end(self) -> None:
         """`generate` has returned."""
@@ -88,12 +88,12 @@ class Marks:
         """`generate` has raised an exception, in place of `end`."""
 
     def enough(self) -> bool:
-        """True to end the batch after the running step."""
+        """Return True to end the batch after the running step."""
         return False
 
 
 @dataclass
-class Call:
+class GenerateCall:
     """One call of `generate`; tensors are on the model's device."""
 
     model: PreTrainedModel
@@ -113,8 +113,8 @@ class Call:
     constraining: int = 0
 
 
-def config_value(call: Call, name: str) -> Any:
-    """A generation setting of a call: its own, else that of its generation config, else of the model's."""
+def config_value(call: GenerateCall, name: str) -> Any:
+    """Return a generation setting of a call: its own, else that of its generation config, else of the model's."""
     for source in (call.given, call.given.get("generation_config"), call.model.generation_config):
         value = source.get(name) if isinstance(source, dict) else getattr(source, name, None)
         if value is not None:
@@ -126,10 +126,10 @@ def config_value(call: Call, name: str) -> Any:
 def marked(
     marks: Marks,
     number: int | Callable[[], int] = 0,
-    heard: Callable[[Call], None] | None = None,
+    heard: Callable[[GenerateCall], None] | None = None,
     missed: Callable[[], None] | None = None,
 ) -> Iterator[None]:
-    """Calls `marks` in every call of `generate` inside the block.
+    """Call `marks` in every call of `generate` inside the block.
 
     The caller's processors, criteria and settings stay as they are. A call inside another, as of an assistant model, is
     part of that one. While a call runs, those of other threads run unmarked.
@@ -189,7 +189,7 @@ class _Listener:
         self,
         marks: Marks,
         number: int | Callable[[], int],
-        heard: Callable[[Call], None] | None,
+        heard: Callable[[GenerateCall], None] | None,
         missed: Callable[[], None] | None,
     ) -> None:
         self._marks, self._number, self._heard, self._missed = marks, number, heard, missed
@@ -197,7 +197,7 @@ class _Listener:
         self._thread: int | None = None  # of the running call
         self._depth = 0
         self._next = 0  # place in `STEP_PHASES` of the mark that is due
-        self._call: Call
+        self._call: GenerateCall
         self._list: LogitsProcessorList | None = None  # that the call has made
         self._labels: tuple[str, ...] = ()  # of the processors of the phase, where each has its own mark
         self._is_called = False  # the list is, and has not begun to call what is in it
@@ -209,7 +209,7 @@ class _Listener:
 
     @contextmanager
     def entered(self) -> Iterator[bool]:
-        """A call of `generate` begins; False where it is not to be marked."""
+        """Begin a call of `generate`; False where it is not to be marked."""
         inside = self._thread == threading.get_ident()
         if not inside and (os.getpid() != self._process or not self._lock.acquire(blocking=False)):
             if self._missed is not None:
@@ -227,9 +227,9 @@ class _Listener:
                 self._lock.release()
 
     def call(self, original: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
-        """Runs a call under marks."""
+        """Run a call under marks."""
         model: Any = bound.args[0]
-        call = self._call = Call(model, {**bound.arguments, **bound.arguments.get("kwargs", {})})
+        call = self._call = GenerateCall(model, {**bound.arguments, **bound.arguments.get("kwargs", {})})
         self._next = 0
         own = list(call.given.get("logits_processor") or ())
         if own and call.given.get("cache_implementation") == "paged" and self._heard is not None:
@@ -259,7 +259,7 @@ class _Listener:
         self._guarded(getattr(self._marks, mark), *arguments)
 
     def _guarded(self, action: Callable[..., object], *arguments: Any) -> None:
-        """A fault of molprof ends the marks, not a program of its own."""
+        """End the marks, and not a program of its own, at a fault of molprof."""
         try:
             action(*arguments)
         except Exception as problem:
@@ -271,7 +271,7 @@ class _Listener:
             _LOG.warning("molprof stopped recording: %s: %s", type(problem).__name__, problem)
 
     def processors(self, processors: LogitsProcessorList, input_ids: Tensor) -> None:
-        """The phase of processors begins, unless this list is of another call, or one inside the call's list."""
+        """Begin the phase of processors, unless this list is of another call, or one inside the call's list."""
         if self._list is not processors:
             last = next((place for place, item in enumerate(processors) if isinstance(item, _Last)), None)
             if last is None:
@@ -285,7 +285,7 @@ class _Listener:
             self._call.rows.append(len(input_ids))
 
     def _seen(self, processors: LogitsProcessorList, last: int) -> None:
-        """Notes the processors of the call. last: the place of P2."""
+        """Note the processors of the call. last: the place of P2."""
         before, after = processors[:last], processors[last + 1 :]
         given = {id(item) for item in self._call.given.get("logits_processor") or ()}
         self._call.processors = tuple(map(_name, (*before, *after)))
@@ -299,7 +299,7 @@ class _Listener:
         return begins
 
     def called_each(self, processors: Iterator[Any]) -> Iterator[Any]:
-        """The processors, with the marks before each and behind the last of the phase.
+        """Yield the processors, with the marks before each and behind the last of the phase.
 
         transformers inspects the signature of all that it takes from a list: a mark there would cost the phase more.
         """
@@ -321,7 +321,7 @@ class _Listener:
         return torch.ones_like(done) if self._marks.enough() else done
 
     def _mark(self, place: int) -> None:
-        """Calls the mark at `place`, and before it those that are due and were left out."""
+        """Call the mark at `place`, and before it those that are due and were left out."""
         if place == 0 or (self._next == 0 and place > 0):
             self._call.steps += 1
         if self._next == 3 and place == 1:  # once more in the same step
@@ -342,7 +342,7 @@ class _Listener:
 
     @contextmanager
     def _before_own_forward(self, model: Any, custom: Any) -> Iterator[None]:
-        """A loop of the caller's own may call the model without asking it for inputs."""
+        """Mark a forward that a caller's own loop runs without asking the model for inputs."""
         if custom is None:
             yield
             return
@@ -354,7 +354,7 @@ class _Listener:
 
 
 def _name(processor: Any) -> str:
-    """The class of a processor; of one that has the name of transformers' own base class, its package too."""
+    """Return the class of a processor; of one that has the name of transformers' own base class, its package too."""
     kind = type(processor)
     package = f"{kind.__module__.partition('.')[0]}." if kind.__name__ == LogitsProcessor.__name__ else ""
     return f"{package}{kind.__name__}"
@@ -369,7 +369,7 @@ class _Last(LogitsProcessor):
 
 @contextmanager
 def before_forward(model: PreTrainedModel, call: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
-    """Calls `call` before each forward of `generate` inside the block, with the forward's keyword arguments.
+    """Call `call` before each forward of `generate` inside the block, with the forward's keyword arguments.
 
     This shadows `prepare_inputs_for_generation` on the instance. That method is transformers' documented override
     point: `generate` calls it eagerly before each forward. A hook on the module would change the graph of a compiled
@@ -388,7 +388,7 @@ def before_forward(model: PreTrainedModel, call: Callable[[Mapping[str, Any]], N
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute of an instance or a class that has another value inside the block."""
+    """Replace an attribute of an instance or a class inside the block."""
     missing = object()
     before = vars(owner).get(name, missing)
     setattr(owner, name, value)

@@ -16,7 +16,7 @@ import torch
 
 from molprof.common.errors import MolprofError
 from molprof.profiler.environment import check_versions
-from molprof.profiler.recording.clock import FULL, Plan
+from molprof.profiler.recording.clock import FULL, StepPlan
 from molprof.profiler.recording.interrupts import Interrupts, trim
 from molprof.profiler.recording.recording import Recording, text_of
 from molprof.profiler.recording.tracefile import OutputFile
@@ -25,7 +25,7 @@ _LOG = logging.getLogger("molprof")
 _running = threading.Lock()  # torch has one profiler
 
 
-class _Block(ContextDecorator):
+class _RecordedBlock(ContextDecorator):
     """The block of `record`. An interrupt while molprof works is the program's, once molprof is done."""
 
     def __init__(self, begin: Callable[[Interrupts], AbstractContextManager[Recording]]) -> None:
@@ -33,8 +33,8 @@ class _Block(ContextDecorator):
         self._interrupts = Interrupts()
         self._inner = begin(self._interrupts)
 
-    def _recreate_cm(self) -> _Block:
-        return _Block(self._begin)
+    def _recreate_cm(self) -> _RecordedBlock:
+        return _RecordedBlock(self._begin)
 
     def __enter__(self) -> Recording:
         try:
@@ -66,8 +66,8 @@ def record(
     force: bool = False,
     functions: bool | None = None,
     **what: bool,
-) -> _Block:
-    """Records what the block does, and writes the trace when it ends, also by an exception.
+) -> _RecordedBlock:
+    """Record what the block does, and write the trace when it ends, also by an exception.
 
     Each call of transformers' `generate`, of any thread, is a batch of the trace; so is each loop of `molprof.step`.
     Models, logits processors, stopping criteria and generation configs stay as they are. A recording inside another is
@@ -94,9 +94,9 @@ def record(
         UsageError: the file cannot be written, before the block runs; or `what` has another name.
         RunError: torch could not export its trace, or the disk is full.
     """
-    plan = FULL if window is None and call is None else Plan(call, None if window == "auto" else window)
+    plan = FULL if window is None and call is None else StepPlan(call, None if window == "auto" else window)
     options = {"tokenizer": tokenizer, "plan": plan, "functions": functions, **what}
-    return _Block(partial(_recorded, Path(path), force, options))
+    return _RecordedBlock(partial(_recorded, Path(path), force, options))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from molprof.common import live
 from molprof.common.errors import RunError, UsageError
-from molprof.common.manifest import INCOMPLETE_KEY, Machine, Manifest, ProcessorCalls, Program, Resolved, Window
+from molprof.common.manifest import INCOMPLETE_KEY, Machine, Manifest, ProcessorCalls, ProgramTotals, Resolved, Window
 from molprof.common.memory import processors
 from molprof.common.settings import AUTO, SETTINGS, CaptureSettings
 from molprof.common.values import counted
@@ -25,13 +25,13 @@ from molprof.profiler.models.device import resolve_device
 from molprof.profiler.models.load import sizes
 from molprof.profiler.models.target import token_bytes
 from molprof.profiler.recording.arguments import constraints_of, without_processors
-from molprof.profiler.recording.clock import Clock, Plan
+from molprof.profiler.recording.clock import Clock, StepPlan
 from molprof.profiler.recording.loop import OwnLoop
 from molprof.profiler.recording.manifest import manifest_of, write_run
-from molprof.profiler.recording.marks import Call, config_value, marked
-from molprof.profiler.recording.sequences import Batch, Generated, Step, batch_of, generated
+from molprof.profiler.recording.marks import GenerateCall, config_value, marked
+from molprof.profiler.recording.sequences import DecodedStep, Generated, WrittenBatch, batch_of, generated
 from molprof.profiler.recording.timed import TimedRun
-from molprof.profiler.recording.tracefile import Exported, OutputFile, incomplete_path, read_exported, write_trace
+from molprof.profiler.recording.tracefile import ExportedFile, OutputFile, incomplete_path, read_exported, write_trace
 from molprof.profiler.recording.window import export
 
 _LOG = logging.getLogger("molprof")
@@ -51,7 +51,7 @@ class Recording:
     """
 
     def __init__(
-        self, output: OutputFile, tokenizer: Any, plan: Plan, functions: bool | None = None, **what: bool
+        self, output: OutputFile, tokenizer: Any, plan: StepPlan, functions: bool | None = None, **what: bool
     ) -> None:
         if others := ", ".join(sorted({*what} - WHAT)):
             raise UsageError(f"nothing called {others} can be recorded", hint=f"one of {', '.join(sorted(WHAT))}")
@@ -67,8 +67,8 @@ class Recording:
         self._what |= {name: what.get(name, False) for name in ("shapes", "memory")}
         self._functions = functions
         self._what["functions"] = not self._recorded["stacks"] if functions is None else functions
-        self._batches: list[Batch] = []
-        self._first: Call | None = None
+        self._batches: list[WrittenBatch] = []
+        self._first: GenerateCall | None = None
         self._model: Any = None
         self._missed = 0
         self._failed: set[int] = set()  # batches that ended with an exception
@@ -79,7 +79,7 @@ class Recording:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Marks calls and loops inside the block."""
+        """Mark calls and loops inside the block."""
         device = resolve_device(AUTO)
         self.marks = marks = Clock(self._plan, device, others=self._plan.full, **self._what)
         watch = None if marks.full else Watch(device)
@@ -116,7 +116,7 @@ class Recording:
             live.switch_off(None)
 
     def timed(self, problem: str | None = None) -> TimedRun | None:
-        """What a run that records nothing found; None where nothing was generated, or all is recorded."""
+        """Return the figures of a run that records nothing; None where nothing was generated, or all is recorded."""
         repeat = None if self.marks.full else self.marks.repeat()
         if repeat is None or not self._batches:
             return None
@@ -155,14 +155,14 @@ class Recording:
         return "no call of transformers' generate returned, and molprof.step() was not called", f"{_MARK}; {_ALL}"
 
     def summary(self) -> list[str]:
-        """What was recorded and timed, in lines; nothing without a batch."""
+        """Return what was recorded and timed, in lines; nothing without a batch."""
         if not self._batches or self._found is None:
             return []
         tokens = sum(len(run.token_ids) for run in self._found.sequences)
         return summary_lines([len(batch.steps) for batch in self._batches], tokens, self.marks, self._machine)
 
     def write(self, problem: str | None = None) -> None:
-        """Writes the trace; `problem`: what ended the program early."""
+        """Write the trace; `problem`: what ended the program early."""
         kept = self.marks.kept
         if kept is None:
             why, hint = self.nothing(problem) or ("", None)
@@ -194,8 +194,8 @@ class Recording:
             assert self._found is not None
             self.path = write_run(exported, self._output, manifest, self._found)
 
-    def _known(self, exported: Exported, window: Window | None) -> Manifest:
-        """The manifest. window: the steps that were recorded; None: all."""
+    def _known(self, exported: ExportedFile, window: Window | None) -> Manifest:
+        """Return the manifest. window: the steps that were recorded; None: all."""
         if not self.marks.full and len(self.marks.calls) != len(self._batches):
             raise RunError("a call of generate is not known")
         asked = self._plan.call
@@ -212,7 +212,7 @@ class Recording:
         found = self._found = self._generated()
         return self._manifest(found, exported, window or Window(True, 0, 0, len(found.rows_per_step[0]) - 1))
 
-    def _write_incomplete(self, exported: Exported, problem: str) -> None:
+    def _write_incomplete(self, exported: ExportedFile, problem: str) -> None:
         place = OutputFile(incomplete_path(self._output.path), force=True)
         keys = {"problem": problem, "processor": None, "command": list(self._output.command)}
         self.path = write_trace(exported, place, (), {INCOMPLETE_KEY: keys})
@@ -224,12 +224,12 @@ class Recording:
     def _miss(self) -> None:
         self._missed += 1
 
-    def _heard(self, call: Call) -> None:
+    def _heard(self, call: GenerateCall) -> None:
         if not call.steps or (call.failed and not self.marks.full):  # nothing was generated, or its times do not count
             return
         if call.failed:  # its steps are in the trace; what it wrote is not known
             self._failed.add(len(self._batches))
-            self._batches.append(Batch([Step({}, max(call.rows, default=1))] * call.steps, []))
+            self._batches.append(WrittenBatch([DecodedStep({}, max(call.rows, default=1))] * call.steps, []))
             return
         with self.marks.standing():
             self._batches.append(batch_of(call))
@@ -238,19 +238,19 @@ class Recording:
                 call.last, call.sequences, call.done = None, None, []
             self._met(call.model)
 
-    def _heard_loop(self, batch: Batch, model: Any) -> None:
+    def _heard_loop(self, batch: WrittenBatch, model: Any) -> None:
         self._batches.append(batch)
         with self.marks.standing():
             self._met(model)
 
     def _met(self, model: Any) -> None:
-        """Keeps the first model, and its tokenizer, which the program may drop before it ends."""
+        """Keep the first model, and its tokenizer, which the program may drop before it ends."""
         if self._model is None and model is not None:
             self._model = model
             self._tokenizer = self._tokenizer or _tokenizer_of(model)
 
     def _generated(self) -> Generated:
-        steps: list[Step] = []
+        steps: list[DecodedStep] = []
         prompts: dict[int, list[int]] = {}
         first = 0
         for number, batch in enumerate(self._batches):
@@ -261,8 +261,8 @@ class Recording:
         table = None if self._tokenizer is None else token_bytes(self._tokenizer)
         return generated(steps, prompts, table, ends)
 
-    def _manifest(self, found: Generated, recorded: Exported, window: Window) -> Manifest:
-        """What is known of a program that molprof did not make."""
+    def _manifest(self, found: Generated, recorded: ExportedFile, window: Window) -> Manifest:
+        """Return the manifest of a program that molprof did not make."""
         marks, model = self.marks, self._model
         known = self._settings(found, window)
         repeat = None if marks.full else marks.repeat()
@@ -295,7 +295,7 @@ class Recording:
         )
 
     def _settings(self, found: Generated, window: Window) -> dict[str, Any]:
-        """The settings of a capture that the program's first call tells."""
+        """Return the settings of a capture that the program's first call tells."""
         first, model = self._first, self._model
         computed = (batch.computed for batch in self._batches)
         known: dict[str, Any] = {
@@ -321,14 +321,14 @@ class Recording:
                 del known[name]
         return known
 
-    def _program(self) -> Program:
+    def _program(self) -> ProgramTotals:
         marks = self.marks
         off = UNSET if self.switched_off is None else list(self.switched_off)
         processors = processor_calls(self._batches, marks)
         if marks.full:
-            return Program(missed=self._missed, processors=processors, switched_off=off)
+            return ProgramTotals(missed=self._missed, processors=processors, switched_off=off)
         before, after = marks.calls[0].began_ns - self._began_ns, self._ended_ns - marks.calls[-1].ended_ns
-        return Program(before, after, marks.own_ns, self._missed, marks.estimated_steps, processors, off)
+        return ProgramTotals(before, after, marks.own_ns, self._missed, marks.estimated_steps, processors, off)
 
 
 def text_of(problem: BaseException) -> str:
@@ -359,8 +359,8 @@ def summary_lines(steps: Sequence[int], tokens: int, marks: Clock, machine: Mach
     return lines
 
 
-def processor_calls(batches: Sequence[Batch], marks: Clock) -> list[ProcessorCalls]:
-    """The processors of all batches by class and place."""
+def processor_calls(batches: Sequence[WrittenBatch], marks: Clock) -> list[ProcessorCalls]:
+    """Return the processors of all batches by class and place."""
     counts: Counter[tuple[int, str, bool]] = Counter()
     times: Counter[tuple[int, str, bool]] = Counter()
     steps: Counter[tuple[int, str, bool]] = Counter()
@@ -420,7 +420,7 @@ def _vocabulary(model: Any) -> int | None:
 
 
 def _tokenizer_of(model: Any) -> Any:
-    """The loaded tokenizer of the model's name, or the only one whose tokens are the model's; None if unclear.
+    """Return the loaded tokenizer of the model's name, or the only one whose tokens are the model's; None if unclear.
 
     It is looked for among all objects. Neither the model nor a call of `generate` has it, a program makes it before
     molprof could note it, and one that is loaded anew by the model's name may have other tokens than the program's.

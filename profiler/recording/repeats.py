@@ -22,7 +22,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from molprof.common.errors import RunError
-from molprof.common.manifest import KEY, Machine, Manifest, Program, Session, from_json
+from molprof.common.manifest import KEY, Machine, Manifest, ProgramTotals, Session, from_json
 from molprof.common.paired import PairedRuns
 from molprof.common.process import run_line, signal_group, started
 from molprof.common.values import counted
@@ -62,7 +62,7 @@ class Repeats:
     rounds: int = 0  # that are paired
 
     def run(self, rounds: int) -> int:
-        """Runs the program: twice recorded, and twice in each round. Returns its exit code.
+        """Run the program: twice recorded, and twice in each round. Returns its exit code.
 
         An interrupt ends it, and what was timed by then is kept. Raises RunError where nothing was recorded.
         """
@@ -94,7 +94,7 @@ class Repeats:
         return 0
 
     def _recorded(self) -> int:
-        """The recorded run, whose streams are the program's."""
+        """Return the recorded run, whose streams are the program's."""
         with started(command_line(self.asked, self.arguments), _GRACE_S) as process:
             try:
                 return process.wait()
@@ -105,14 +105,18 @@ class Repeats:
                 raise
 
     def _recorded_without(self, folder: Path, calls: int) -> bool:
-        """The recorded run without processors; whether something was switched off, and it made all calls."""
+        """Return the recorded run without processors; whether something was switched off, and it made all calls."""
         asked = {**self.asked, "output": str(self.other.path.absolute()), "without": True, "chosen": False}
         self._log(folder, asked, f"recorded run {WITHOUT}")
         if not self.other.path.exists():
             self.report(f"nothing was recorded of the program {WITHOUT}: it is run with them alone")
             return False
         manifest = _manifest(self.other.path)
-        off = manifest.program.switched_off if manifest is not None and isinstance(manifest.program, Program) else None
+        off = (
+            manifest.program.switched_off
+            if manifest is not None and isinstance(manifest.program, ProgramTotals)
+            else None
+        )
         if not isinstance(off, list) or not off:
             self.other.path.unlink()
             self.report("the program gives generate no logits processors: it is run as it is alone")
@@ -126,7 +130,10 @@ class Repeats:
         return False
 
     def _timed(self, folder: Path, side: str, label: str, calls: int) -> TimedRun | None:
-        """A run under timestamps alone; None where it failed before it had made all calls of the recorded run."""
+        """Return a run under timestamps alone.
+
+        None where it failed before it had made all calls of the recorded run.
+        """
         path = folder / "timed.json"
         path.unlink(missing_ok=True)
         ended = self._log(folder, {**self.asked, "timed": str(path), "without": side == WITHOUT}, label)
@@ -143,7 +150,7 @@ class Repeats:
         return found
 
     def _log(self, folder: Path, asked: dict[str, Any], label: str) -> bool:
-        """Runs the program with its output kept apart; whether it ended well."""
+        """Run the program with its output kept apart; whether it ended well."""
         self.begin(label)
         with (folder / "output.txt").open("wb") as log:
             ending = run_line(command_line({**asked, "quiet": True}, self.arguments), Path.cwd(), log)
@@ -158,7 +165,7 @@ class Repeats:
     def _keep(
         self, session: Session, timed: dict[str, dict[int, TimedRun]], places: dict[tuple[str, int], int]
     ) -> None:
-        """Writes what was timed to the traces."""
+        """Write what was timed to the traces."""
         common = sorted(timed[WITH].keys() & timed[WITHOUT].keys())
         self.rounds = len(common)
         paired = None
@@ -187,7 +194,7 @@ def _manifest(path: Path) -> Manifest | None:
 
 
 def _add(output: OutputFile, runs: Sequence[TimedRun], session: Session | None, paired: PairedRuns | None) -> None:
-    """Puts timed runs into the manifest of a trace, in place of the times of the recorded run."""
+    """Put timed runs into the manifest of a trace, in place of the times of the recorded run."""
     recorded = read_trace(output.path)
     if KEY not in recorded.keys:
         raise RunError(f"{output.path} has no manifest to keep times in")
@@ -203,7 +210,7 @@ def _add(output: OutputFile, runs: Sequence[TimedRun], session: Session | None, 
             "different work"
         )
     program = manifest.program
-    if isinstance(program, Program):
+    if isinstance(program, ProgramTotals):
         program = replace(program, estimated_steps=0, paired=UNSET if paired is None else paired)
     spans = [span for run in runs for span in run.spans]
     machine = None if manifest.machine is None else Machine(manifest.machine.cores, None, spans)

@@ -42,7 +42,7 @@ _LAUNCHER = "import sys; sys.path.pop(0); from molprof.profiler.recording.script
 
 
 def replace_process(asked: dict[str, Any], arguments: Sequence[str]) -> None:
-    """Makes this process the program's: its number, its streams and its exit code are the program's own.
+    """Make this process the program's: its number, its streams and its exit code are the program's own.
 
     asked: `output`, `force`, `chosen`, `command`; `module`: the first argument is one; `without`: its processors are
     switched off; `timed`: nothing is recorded, and what was timed goes to this file; `quiet`: molprof prints nothing;
@@ -56,16 +56,16 @@ def replace_process(asked: dict[str, Any], arguments: Sequence[str]) -> None:
 
 
 def command_line(asked: dict[str, Any], arguments: Sequence[str]) -> list[str]:
-    """The command line of a process that runs the program, as `replace_process` does."""
+    """Return the command line of a process that runs the program, as `replace_process` does."""
     # What Python was started with, such as -O or -X importtime.
     flags = [item for item in sys.orig_argv[1:] if item.startswith(("-O", "-X", "-W", "-B", "-E", "-u"))]
     return [sys.executable, *flags, "-c", _LAUNCHER, json.dumps(asked), *arguments]
 
 
 def main() -> None:
-    """Runs the program that `replace_process` names, and ends as it does."""
+    """Run the program that `replace_process` names, and end as it does."""
     asked, arguments = json.loads(sys.argv[1]), sys.argv[2:]
-    program = _Program(asked)
+    program = _RecordedProgram(asked)
     code, number = 0, 0
     try:
         if asked.get("unblocks"):
@@ -118,7 +118,7 @@ def _terminations_raised() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-class _Program:
+class _RecordedProgram:
     """What is recorded of a program, from its first call of `generate` or its first step on."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
@@ -134,7 +134,7 @@ class _Program:
 
     @contextmanager
     def working(self, said: str) -> Iterator[None]:
-        """molprof works in the block; `said`: the line that tells of an interrupt."""
+        """Molprof works in the block; `said`: the line that tells of an interrupt."""
         try:
             yield
         except (KeyboardInterrupt, _Terminated) as problem:
@@ -153,7 +153,7 @@ class _Program:
             self._end(problem)
 
     def _end(self, problem: BaseException | None) -> None:
-        """Writes what was recorded; `problem`: what ended the program."""
+        """Write what was recorded; `problem`: what ended the program."""
         self._leave_alone()
         ended_ns = time.perf_counter_ns()
         self._stack.close()
@@ -177,7 +177,7 @@ class _Program:
         self._lines += self._written(ended_ns)
 
     def tell(self) -> None:
-        """Prints what was recorded, below all that the program printed."""
+        """Print what was recorded, below all that the program printed."""
         for line in () if self._asked.get("quiet") else self._lines:
             sys.stderr.write(f"molprof: {escaped(line)}\n")
 
@@ -215,7 +215,7 @@ class _Program:
         owner.generate = generate
 
     def _leave_alone(self) -> None:
-        """Takes away what waits for a first call."""
+        """Take away what waits for a first call."""
         live.begin_with(None)
         if self in sys.meta_path:
             sys.meta_path.remove(self)  # type: ignore[arg-type]
@@ -240,7 +240,7 @@ class _Program:
             self._leave_alone()
             try:
                 from molprof.profiler.environment import check_versions
-                from molprof.profiler.recording.clock import Plan
+                from molprof.profiler.recording.clock import StepPlan
                 from molprof.profiler.recording.recording import WHAT, Recording
                 from molprof.profiler.recording.tracefile import OutputFile
             except ModuleNotFoundError as problem:
@@ -254,7 +254,7 @@ class _Program:
             output = OutputFile(Path(asked["output"]), asked["force"], tuple(asked["command"]), asked["chosen"])
             window = asked["window"]
             steps = None if window is None else tuple(window)
-            plan = Plan(asked["call"], steps, records=not asked.get("timed"), full=asked["full"])
+            plan = StepPlan(asked["call"], steps, records=not asked.get("timed"), full=asked["full"])
             what = {name: asked[name] for name in sorted(WHAT)}
             recording = Recording(output, None, plan, asked["functions"], **what)
             recording.switched_off = {} if asked.get("without") else None
@@ -324,7 +324,7 @@ def _run(arguments: Sequence[str], module: bool) -> None:
 
 
 def _join_threads() -> None:
-    """Waits for the program's threads, as Python does at its end."""
+    """Wait for the program's threads, as Python does at its end."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

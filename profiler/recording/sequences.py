@@ -11,11 +11,11 @@ from torch import Tensor
 
 from molprof.common.manifest import SequenceRun
 from molprof.profiler.models.target import TokenBytes
-from molprof.profiler.recording.marks import Call, config_value
+from molprof.profiler.recording.marks import GenerateCall, config_value
 
 
 @dataclass(frozen=True)
-class Step:
+class DecodedStep:
     """One step: the tokens that sequences got in it, by the number of the sequence."""
 
     tokens: Mapping[int, Sequence[int]]
@@ -24,7 +24,7 @@ class Step:
 
 
 @dataclass
-class _Sequence:
+class _TokenSequence:
     batch: int
     row: int
     tokens: list[int] = field(default_factory=list)
@@ -41,23 +41,25 @@ class Generated:
 
 
 def generated(
-    steps: Iterable[Step], prompts: Mapping[int, Sequence[int]], table: TokenBytes | None, ends: frozenset[int]
+    steps: Iterable[DecodedStep], prompts: Mapping[int, Sequence[int]], table: TokenBytes | None, ends: frozenset[int]
 ) -> Generated:
-    """The sequences of steps in their order; steps without a batch are one batch, which sequences join and leave.
+    """Return the sequences of steps in their order.
+
+    Steps without a batch are one batch, which sequences join and leave.
 
     Args:
         prompts: tokens by sequence.
         table: the vocabulary; without it a token's text is its id, and an answer has none.
         ends: ids that end a sequence.
     """
-    found: dict[int, _Sequence] = {}
+    found: dict[int, _TokenSequence] = {}
     rows: list[list[int]] = []
     for step in steps:
         batch = step.batch or 0
         rows += [[] for _ in range(batch + 1 - len(rows))]
         for number, tokens in step.tokens.items():
             if number not in found:
-                found[number] = _Sequence(batch, sum(other.batch == batch for other in found.values()))
+                found[number] = _TokenSequence(batch, sum(other.batch == batch for other in found.values()))
             sequence = found[number]
             sequence.counts += [0] * (len(rows[batch]) - len(sequence.counts)) + [len(tokens)]
             sequence.tokens += tokens
@@ -82,7 +84,7 @@ def sequence_run(
     step_tokens: Sequence[int] | None,
     **place: Any,
 ) -> SequenceRun:
-    """A sequence of any program: all tokens but the end token are free. `place`: its number, batch and row."""
+    """Return a sequence of any program: all tokens but the end token are free. `place`: its number, batch and row."""
     ended = bool(tokens) and tokens[-1] in ends
     return SequenceRun(
         **place,
@@ -100,10 +102,10 @@ def sequence_run(
 
 
 @dataclass(frozen=True)
-class Batch:
+class WrittenBatch:
     """What a call of `generate`, or a loop, wrote. Its sequences are numbered from 0."""
 
-    steps: list[Step]
+    steps: list[DecodedStep]
     prompts: list[list[int]]  # tokens by sequence, without padding
     ends: frozenset[int] = frozenset()  # ids that end a sequence
     processors: tuple[str, ...] = ()  # classes in the order of their calls
@@ -112,10 +114,11 @@ class Batch:
     computed: int = 0  # the most rows of a step
     limit: int | None = None  # the most tokens that a sequence could get; None: not known
 
-    def numbered(self, batch: int, first: int) -> list[Step]:
-        """The steps, with sequences numbered from `first` on."""
+    def numbered(self, batch: int, first: int) -> list[DecodedStep]:
+        """Return the steps, with sequences numbered from `first` on."""
         return [
-            Step({first + row: tokens for row, tokens in step.tokens.items()}, step.rows, batch) for step in self.steps
+            DecodedStep({first + row: tokens for row, tokens in step.tokens.items()}, step.rows, batch)
+            for step in self.steps
         ]
 
     @property
@@ -130,25 +133,25 @@ class Batch:
         return max([len(self.prompts), *(row + 1 for step in self.steps for row in step.tokens)])
 
 
-def batch_of(call: Call) -> Batch:
-    """What a call that has returned wrote. Waits for its device."""
+def batch_of(call: GenerateCall) -> WrittenBatch:
+    """Return what a finished call wrote. Waits for its device."""
     ends = config_value(call, "eos_token_id")
     ids = frozenset[int](() if ends is None else torch.as_tensor(ends).flatten().tolist())
     limit, longest = (config_value(call, name) for name in ("max_new_tokens", "max_length"))
     if limit is None and longest is not None and call.width is not None:
         limit = longest - call.width
     rows = max(call.rows, default=0)
-    return Batch(
+    return WrittenBatch(
         _steps(call, ids), _prompts(call), ids, call.processors, call.own, call.constraining, computed=rows, limit=limit
     )
 
 
-def _steps(call: Call, ends: frozenset[int]) -> list[Step]:
+def _steps(call: GenerateCall, ends: frozenset[int]) -> list[DecodedStep]:
     sequences, done = call.sequences, call.done
     given = _given(call)
     if not isinstance(sequences, Tensor) or sequences.dim() != 2:  # of a loop of the caller's own: no tokens are known
         rows = 1 if given is None else len(given)
-        return [Step({}, rows)] * call.steps
+        return [DecodedStep({}, rows)] * call.steps
     width = call.width if call.width is not None else 0 if given is None else given.shape[1]
     ids, last, columns = sequences.cpu(), call.last, sequences.shape[1]
     counts = call.columns
@@ -170,18 +173,18 @@ def _steps(call: Call, ends: frozenset[int]) -> list[Step]:
     for count in counts:
         parts = {row: tokens[begin : min(count, stops[row])] for row, tokens in enumerate(ids.tolist())}
         # A beam search computes other rows than it returns: each sequence counts as one.
-        steps.append(Step({row: part for row, part in parts.items() if part}, len(ids)))
+        steps.append(DecodedStep({row: part for row, part in parts.items() if part}, len(ids)))
         begin = count
     return steps
 
 
-def _given(call: Call) -> Tensor | None:
-    """The ids that the call was given; None: embeddings, or nothing."""
+def _given(call: GenerateCall) -> Tensor | None:
+    """Return the ids that the call was given; None: embeddings, or nothing."""
     found = next((item for name in ("inputs", "input_ids") if (item := call.given.get(name)) is not None), None)
     return found if isinstance(found, Tensor) and found.dim() == 2 and not found.is_floating_point() else None
 
 
-def _prompts(call: Call) -> list[list[int]]:
+def _prompts(call: GenerateCall) -> list[list[int]]:
     given = _given(call)
     rows = len(call.sequences) if isinstance(call.sequences, Tensor) else 0 if given is None else len(given)
     if given is None:

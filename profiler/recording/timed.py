@@ -23,6 +23,7 @@ class TimedRun(Struct, frozen=True):
     problem: str | None  # what ended the program early
 
     def write(self, path: Path) -> None:
+        """Write the run as JSON."""
         path.write_bytes(msgspec.json.encode(self))
 
 

@@ -57,7 +57,7 @@ class OutputFile:
     chosen: bool = False  # molprof chose the name, so that another one will do
 
     def check(self, inputs: Iterable[Path] = ()) -> None:
-        """Raises UsageError where no trace can be written there, or one of the inputs is."""
+        """Raise UsageError where no trace can be written there, or one of the inputs is."""
         if not _ENDING.search(self.path.name):
             raise UsageError(f"{self.path} ends in none of {', '.join(ENDINGS)}", hint="e.g. -o trace.json.gz")
         check_output(self.path, self.force, inputs)
@@ -78,13 +78,14 @@ class StepSpan:
 
     @property
     def end_ns(self) -> int:
+        """The end of the step, ns."""
         return self.start_ns + self.duration_ns
 
 
 StepSpans = Mapping[tuple[int, int], StepSpan]
 
 
-class _Event(Struct):
+class _ExportedEvent(Struct):
     """What is read of an event; times as they are written, for a float would lose ns."""
 
     cat: str = ""
@@ -94,7 +95,7 @@ class _Event(Struct):
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedFile:
     """A trace that torch.profiler exported."""
 
     keys: dict[str, Raw]  # top-level keys in their order; the place of `events` is among them
@@ -102,11 +103,11 @@ class Exported:
     steps: StepSpans  # the `molprof.step` annotations by (batch, step)
 
 
-NO_EVENTS = Exported({}, [], {})  # of a run without a recorded pass
+NO_EVENTS = ExportedFile({}, [], {})  # of a run without a recorded pass
 
 
-def read_exported(raw: Path, output: OutputFile, functions: bool = True) -> Exported:
-    """The trace that torch exported to `raw`, which is beside the output.
+def read_exported(raw: Path, output: OutputFile, functions: bool = True) -> ExportedFile:
+    """Return the trace that torch exported to `raw`, which is beside the output.
 
     Args:
         functions: keep Python functions that are no calls of modules.
@@ -130,7 +131,7 @@ def read_exported(raw: Path, output: OutputFile, functions: bool = True) -> Expo
             raise RunError(f"cannot write {output.path}: {error.strerror}", hint) from problem
         hint = "is the disk full, or the size of files limited?"
         raise RunError(f"the trace that torch exported is not whole ({size} bytes)", hint) from problem
-    read = msgspec.json.Decoder(_Event).decode
+    read = msgspec.json.Decoder(_ExportedEvent).decode
     kept: list[Raw] = []
     steps: dict[tuple[int, int], StepSpan] = {}
     for event in events:
@@ -144,24 +145,24 @@ def read_exported(raw: Path, output: OutputFile, functions: bool = True) -> Expo
             if (batch, step) in steps:
                 raise RunError(f"the recording has step {step} of batch {batch} twice")
             steps[batch, step] = StepSpan(_ns(found.ts), _ns(found.dur))
-    return Exported(keys, kept, steps)
+    return ExportedFile(keys, kept, steps)
 
 
-def read_trace(path: Path) -> Exported:
-    """A trace that `write_trace` wrote, to be written with other keys; its steps are not looked for.
+def read_trace(path: Path) -> ExportedFile:
+    """Return a trace that `write_trace` wrote, to be written with other keys; its steps are not looked for.
 
     Raises RunError where it cannot be read.
     """
     try:
         with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
             keys = msgspec.json.decode(file.read(), type=dict[str, Raw])
-        return Exported(keys, msgspec.json.decode(keys[_EVENTS], type=list[Raw]), {})
+        return ExportedFile(keys, msgspec.json.decode(keys[_EVENTS], type=list[Raw]), {})
     except (msgspec.DecodeError, KeyError, OSError, EOFError, zlib.error) as problem:
         raise RunError(f"cannot read {path}: {problem}") from problem
 
 
 def _make_utf8(raw: Path) -> None:
-    """Replaces bytes that are not UTF-8: Linux cuts names of threads to 15 bytes, also within a character."""
+    """Replace bytes that are not UTF-8: Linux cuts names of threads to 15 bytes, also within a character."""
     with raw.open(encoding="utf-8", newline="") as text:
         try:
             while text.read(_CHUNK_BYTES):
@@ -175,8 +176,8 @@ def _make_utf8(raw: Path) -> None:
     whole.replace(raw)
 
 
-def write_trace(recorded: Exported, output: OutputFile, events: Iterable[str], added: Mapping[str, Any]) -> Path:
-    """Writes what torch.profiler recorded, with more events and top-level keys, whole or not at all.
+def write_trace(recorded: ExportedFile, output: OutputFile, events: Iterable[str], added: Mapping[str, Any]) -> Path:
+    """Write what torch.profiler recorded, with more events and top-level keys, whole or not at all.
 
     Returns the trace's path.
 
@@ -216,12 +217,12 @@ def default_name(model: str, processor: str | None) -> str:
 
 
 def trace_stem(name: str) -> str:
-    """The name of a trace's file without its ending."""
+    """Return the name of a trace's file without its ending."""
     return _ENDING.sub("", name)
 
 
 def beside(output: Path, what: str) -> Path:
-    """The file of another trace of a capture to `output`: `x.json.gz` gives `x.graphs.json.gz`."""
+    """Return the file of another trace of a capture to `output`: `x.json.gz` gives `x.graphs.json.gz`."""
     stem = trace_stem(output.name)
     return output.with_name(f"{stem}.{what}{output.name[len(stem) :]}")
 
@@ -246,7 +247,10 @@ def is_incomplete(path: Path) -> bool:
 def token_events(
     molecules: Sequence[SequenceRun], texts: Sequence[Sequence[str]], steps: StepSpans, form: TextFormat = DEFAULT
 ) -> Iterator[str]:
-    """The token tracks as JSON events: a thread per sequence, with a slice of all of it and one per recorded token."""
+    """Yield the token tracks as JSON events.
+
+    A thread per sequence, with a slice of all of it and one per recorded token.
+    """
     around = {} if form.answer == DEFAULT.answer else {"block_open": form.block_open, "block_close": form.block_close}
     origin = min(span.start_ns for span in steps.values())
     yield _label("process_name", 0, origin, {"name": "molprof tokens"})
@@ -276,7 +280,7 @@ def token_events(
 
 
 def _shares(span: StepSpan, count: int) -> list[StepSpan]:
-    """The time of a step in equal parts, one for each token that it made."""
+    """Return the time of a step in equal parts, one for each token that it made."""
     edges = [span.start_ns + span.duration_ns * place // count for place in range(count + 1)] if count else []
     return [StepSpan(start, end - start) for start, end in itertools.pairwise(edges)]
 
@@ -317,7 +321,7 @@ def _json(value: Any) -> str:
 
 
 def _us(ns: int) -> str:
-    """ns as µs with three decimals. A float would lose ns: timestamps are too large."""
+    """Ns as µs with three decimals. A float would lose ns: timestamps are too large."""
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 

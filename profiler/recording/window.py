@@ -54,38 +54,47 @@ class ProfilerMarks(Marks):
         self._sampler = FunctionSampler() if what.get("functions") else None
 
     def setup(self, name: str, batch: int) -> AbstractContextManager[None]:
+        """Annotate the block as set-up of a batch."""
         return torch.profiler.record_function(f"molprof.{name} batch={batch}")
 
     def begin(self, batch: int) -> None:
+        """Begin a batch."""
         self._close()
         self._batch, self._step = batch, -1
         self._push("setup", with_step=False)
 
     def forward(self) -> None:
+        """Begin the forward of a step."""
         self._close()
         self._step += 1
         self._push("step")
         self._push("prefill" if self._step == 0 else "forward")
 
     def processor(self) -> None:
+        """Begin the processors of a step."""
         self._next("processor")
         if self._sampler is not None:
             self._sampler.begin()
 
     def sampling(self) -> None:
+        """Begin the sampling of a step."""
         self._next("sampling")
 
     def bookkeeping(self) -> None:
+        """Begin the bookkeeping of a step."""
         self._next("bookkeeping")
 
     def each(self, place: int, label: str) -> None:
+        """Begin the call of one processor."""
         self._close(_IN_PHASE)
         self._open.append(_entered(label))
 
     def gap(self) -> None:
+        """Begin the time between two steps."""
         self._close()
 
     def end(self) -> None:
+        """End a batch."""
         self._close()
         if self._others:
             self._push(BETWEEN, with_step=False)
@@ -93,7 +102,7 @@ class ProfilerMarks(Marks):
     failed = gap
 
     def finish(self) -> None:
-        """Stops the recording."""
+        """Stop the recording."""
         self._close()
         if self._sampler is not None:
             self.functions, self._sampler = self._sampler.close(), None
@@ -119,14 +128,14 @@ class ProfilerMarks(Marks):
 
 
 def _entered(name: str) -> Any:
-    """An annotation that has begun."""
+    """Return an annotation that has begun."""
     scope = torch.profiler.record_function(name)
     scope.__enter__()
     return scope
 
 
 def warm_up(device: torch.device, threads: bool = False) -> None:
-    """The first recording of a process sets up CUPTI, which takes seconds, and must not be of another thread."""
+    """Make the first recording of a process, which sets up CUPTI, takes seconds, and must not be of another thread."""
     if on_gpu(device) or threads:
         profiler = _started(device)
         torch.zeros(1, device=device).add_(1)
@@ -135,7 +144,7 @@ def warm_up(device: torch.device, threads: bool = False) -> None:
 
 
 def export(profiler: torch.profiler.profile, raw: Path) -> None:
-    """Writes what was recorded to `raw`. Raises RunError."""
+    """Write what was recorded to `raw`. Raises RunError."""
     try:
         profiler.export_chrome_trace(str(raw))
     except (OSError, RuntimeError) as problem:
@@ -143,7 +152,7 @@ def export(profiler: torch.profiler.profile, raw: Path) -> None:
 
 
 def _started(device: torch.device, **what: Any) -> torch.profiler.profile:
-    """A profiler of the CPU, and of the GPU if `device` is one, which runs."""
+    """Return a profiler of the CPU, and of the GPU if `device` is one, which runs."""
     # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     activities = [torch.profiler.ProfilerActivity.CPU]

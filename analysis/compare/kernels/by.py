@@ -15,7 +15,7 @@ from functools import cache, cached_property
 import numpy as np
 
 from molprof.analysis.compare.kernels.host import MODULE, PHASE, SOURCE
-from molprof.analysis.compare.kernels.read import Selection, Work
+from molprof.analysis.compare.kernels.read import RecordedWork, Selection
 from molprof.analysis.compare.kernels.sums import what
 from molprof.common.values import class_names, short_source
 
@@ -45,16 +45,18 @@ class Amounts:
         return sorted(value for value in self.known.values() if value)
 
     def ranked(self, rank: int) -> int:
-        """The amount of this rank among all steps, from the least."""
+        """Return the amount of this rank among all steps, from the least."""
         zeros = self.size - len(self._ordered)
         return 0 if rank < zeros else self._ordered[rank - zeros]
 
     @property
     def total(self) -> int:
+        """The sum of all amounts."""
         return sum(self._ordered)
 
     @property
     def median(self) -> float:
+        """The median of the amounts."""
         low, high = self.ranked((self.size - 1) // 2), self.ranked(self.size // 2)
         return low if low == high else (low + high) / 2
 
@@ -68,7 +70,7 @@ class Amounts:
 
 
 @dataclass
-class Steps:
+class StepDurations:
     """What one row, or a whole step, took in each step of a trace, and how many pieces of work."""
 
     times: Amounts
@@ -76,10 +78,12 @@ class Steps:
 
     @property
     def median_ns(self) -> float:
+        """The median time of a step, ns."""
         return self.times.median
 
     @property
     def spread_ns(self) -> tuple[int, int]:
+        """The interval of the median time of a step, ns."""
         return self.times.spread
 
     @property
@@ -88,12 +92,13 @@ class Steps:
         return self.counts.total / self.times.size
 
     def add(self, place: int, ns: int, count: int = 0) -> None:
+        """Add time and number of pieces of work to the step at index `place`."""
         self.times.known[place] += ns
         self.counts.known[place] += count
 
 
-def _no_steps(size: int) -> Steps:
-    return Steps(Amounts(size), Amounts(size))
+def _no_steps(size: int) -> StepDurations:
+    return StepDurations(Amounts(size), Amounts(size))
 
 
 def _apart(first: Amounts, other: Amounts) -> bool:
@@ -107,8 +112,8 @@ class StepRow:
     """A kernel, operator, module, function or phase in the steps of both traces."""
 
     name: str
-    first: Steps
-    other: Steps
+    first: StepDurations
+    other: StepDurations
 
     @property
     def change_ns(self) -> float:
@@ -163,10 +168,12 @@ class BySteps:
 
     @property
     def steps(self) -> tuple[int, int]:
+        """The numbers of steps of both traces."""
         return self.whole.first.times.size, self.whole.other.times.size
 
     @property
     def is_noise_known(self) -> bool:
+        """True if the noise of a difference is known."""
         return self.whole.noise_ns is not None
 
     @property
@@ -206,16 +213,16 @@ class BySteps:
 
 
 @dataclass
-class _Trace:
+class _TraceSteps:
     """The steps of a kind of one trace."""
 
-    whole: Steps
-    rows: dict[str, Steps]
+    whole: StepDurations
+    rows: dict[str, StepDurations]
     problems: list[str] = field(default_factory=list)
 
 
 def by_steps(first: Selection, other: Selection, by: str) -> tuple[BySteps, ...]:
-    """The difference of two selections, for each kind of step that both have; that with most steps first."""
+    """Return the difference of two selections, for each kind of step that both have; that with most steps first."""
     counts = [Counter(step.kind for step in side.steps) for side in (first, other)]
     kinds = sorted(counts[0].keys() & counts[1].keys(), key=lambda kind: -min(count[kind] for count in counts))
     found = []
@@ -231,17 +238,17 @@ def by_steps(first: Selection, other: Selection, by: str) -> tuple[BySteps, ...]
     return tuple(found)
 
 
-def _row(side: _Trace, name: str) -> Steps:
+def _row(side: _TraceSteps, name: str) -> StepDurations:
     """Zeros for what a trace does not have."""
     return side.rows.get(name) or _no_steps(side.whole.times.size)
 
 
-def _summed(side: Selection, by: str, kind: str | None, of_all: bool) -> _Trace:
+def _summed(side: Selection, by: str, kind: str | None, of_all: bool) -> _TraceSteps:
     """Each row in each step of a kind; of_all: in all steps, or in the whole trace as one."""
     steps: list[int | None] = [step.id for step in side.steps if of_all or step.kind == kind] or [None]
     places = {step: place for place, step in enumerate(steps)}
-    rows: defaultdict[str, Steps] = defaultdict(lambda: _no_steps(len(steps)))
-    found = _Trace(_no_steps(len(steps)), rows)
+    rows: defaultdict[str, StepDurations] = defaultdict(lambda: _no_steps(len(steps)))
+    found = _TraceSteps(_no_steps(len(steps)), rows)
     name_of = _names(side, by)
     for lane in side.lanes:
         if (place := places.get(lane.step_id)) is None:
@@ -262,8 +269,8 @@ def _summed(side: Selection, by: str, kind: str | None, of_all: bool) -> _Trace:
     return found
 
 
-def _names(side: Selection, by: str) -> Callable[[Work], str]:
-    """The row of a piece of work."""
+def _names(side: Selection, by: str) -> Callable[[RecordedWork], str]:
+    """Return the row of a piece of work."""
     if by == KERNEL:
         return what
     if by == OPERATOR:
@@ -273,13 +280,13 @@ def _names(side: Selection, by: str) -> Callable[[Work], str]:
 
 
 def _places(by: str) -> Callable[[str | None], str]:
-    """The row of a module, function or phase."""
+    """Return the row of a module, function or phase."""
     shown: dict[str, Callable[[str], str]] = {MODULE: class_names, PHASE: str, SOURCE: short_source}
     return cache(lambda name: NOWHERE[by] if name is None else shown[by](name))
 
 
 def _gaps(side: Selection, by: str) -> Iterable[tuple[int | None, str, int]]:
-    """The time in which none of the compared work ran: step, row and ns."""
+    """Yield the time in which none of the compared work ran: step, row and ns."""
     host = side.trace.host.get(by)
     idle = IDLE_GPU if side.trace.has_gpu else IDLE_CPU
     if host is None:

@@ -17,7 +17,7 @@ Thread = tuple[int, int]  # process and thread number
 
 
 @dataclass(frozen=True)
-class HostTime:
+class LocatedHostTime:
     """Intervals of threads that do not overlap, each with the place in which the thread was."""
 
     threads: dict[Thread, int]  # to the number in `intervals`
@@ -45,7 +45,7 @@ class HostTime:
         yield from ((index, None, ns) for index, ns in enumerate(left.tolist()) if ns)
 
 
-def read_host(engine: TraceProcessor, by: str) -> HostTime:
+def read_host(engine: TraceProcessor, by: str) -> LocatedHostTime:
     """Where threads were, by MODULE, SOURCE or PHASE; empty where that is not recorded."""
     threads: dict[Thread, int] = {}
     if by == PHASE:
@@ -55,7 +55,7 @@ def read_host(engine: TraceProcessor, by: str) -> HostTime:
             for phase, ts, ts_end, upid, tid in engine.facts.phase_lanes
         ]
         columns = np.array([row[:3] for row in rows], dtype=np.int64).reshape(-1, 3).T
-        return HostTime(threads, (columns[0], columns[1], columns[2]), [row[3] for row in rows])
+        return LocatedHostTime(threads, (columns[0], columns[1], columns[2]), [row[3] for row in rows])
     frames = read_frame(engine, "functions", "id parent_id kind name module upid tid ts dur")
     # The innermost function of each frame, one of a library where there is no other, as `source` of work is.
     sources: dict[int, tuple[str | None, str | None]] = {}
@@ -72,6 +72,6 @@ def read_host(engine: TraceProcessor, by: str) -> HostTime:
     )
     segments = nesting.segments
     owners = nesting.names[segments.owners]
-    return HostTime(
+    return LocatedHostTime(
         threads, (segments[0], segments.starts, segments.ends), [places[owner] for owner in owners.tolist()]
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from molprof.analysis.compare.kernels.by import KERNEL, OPERATOR, BySteps, by_steps
 from molprof.analysis.compare.kernels.host import MODULE, PHASE, SOURCE
-from molprof.analysis.compare.kernels.read import STEP, STEPS, TRACE, Recorded, Selection, cut
+from molprof.analysis.compare.kernels.read import STEP, STEPS, TRACE, RecordedRows, Selection, cut
 from molprof.analysis.compare.kernels.sums import Summed, summed
 from molprof.common.errors import NotComparableError
 
@@ -53,8 +53,8 @@ class Kernels:
         return (*pairs, *(problem for item in self.steps for problem in item.problems))
 
 
-def region_of(traces: Sequence[Recorded], asked: str | None) -> tuple[str, tuple[str, ...]]:
-    """What is compared of two traces, all STEPS where both mark steps, and notes. Raises NotComparableError."""
+def region_of(traces: Sequence[RecordedRows], asked: str | None) -> tuple[str, tuple[str, ...]]:
+    """Return the region to compare of two traces and notes: STEPS where both mark steps. Raises NotComparableError."""
     with_gpu = [str(trace.info.path) for trace in traces if trace.has_gpu]
     if len(with_gpu) == 1:
         other = next(str(trace.info.path) for trace in traces if not trace.has_gpu)
@@ -69,7 +69,7 @@ def region_of(traces: Sequence[Recorded], asked: str | None) -> tuple[str, tuple
     return asked or STEPS, ()
 
 
-def compared(traces: Sequence[Recorded], asked: str | None, by: str, notes: tuple[str, ...] = ()) -> Kernels:
+def compared(traces: Sequence[RecordedRows], asked: str | None, by: str, notes: tuple[str, ...] = ()) -> Kernels:
     """Two traces by one of BYS. asked: a region; None: all steps where both mark steps, else the whole traces."""
     check_recorded(traces, by)
     region, more = region_of(traces, asked)
@@ -84,16 +84,16 @@ def compared(traces: Sequence[Recorded], asked: str | None, by: str, notes: tupl
     return Kernels(STEP, found, summed(*picked(traces, STEP)), (*notes, *more))
 
 
-def picked(traces: Sequence[Recorded], region: str) -> list[Selection]:
-    """The region of each. Raises NotComparableError where neither has work in it."""
+def picked(traces: Sequence[RecordedRows], region: str) -> list[Selection]:
+    """Return the region of each. Raises NotComparableError where neither has work in it."""
     cuts = [cut(trace, region) for trace in traces]
     if not any(lane.items for one in cuts for lane in one.lanes):
         raise NotComparableError(f"no work is recorded in the {region} of either", hint=f"--of {TRACE}")
     return cuts
 
 
-def check_recorded(traces: Sequence[Recorded], by: str) -> None:
-    """Raises NotComparableError where a trace does not record what it is to be compared by."""
+def check_recorded(traces: Sequence[RecordedRows], by: str) -> None:
+    """Raise NotComparableError where a trace does not record what it is to be compared by."""
     if by not in _WHAT:
         return
     without = [str(trace.info.path) for trace in traces if not _records(trace, by)]
@@ -107,6 +107,6 @@ def check_recorded(traces: Sequence[Recorded], by: str) -> None:
         )
 
 
-def _records(trace: Recorded, by: str) -> bool:
+def _records(trace: RecordedRows, by: str) -> bool:
     host = trace.host.get(by)
     return any(getattr(row, by) for row in trace.rows) or (host is not None and any(host.places))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from molprof.analysis.compare.kernels.host import HostTime, read_host
+from molprof.analysis.compare.kernels.host import LocatedHostTime, read_host
 from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.figures.shapes import input_shapes, shapes_text
 from molprof.analysis.frame import read_frame
@@ -37,7 +37,7 @@ _SIZES_BYTES = 50_000_000
 _SPAN = Query("devices", "SELECT IFNULL(SUM(span_ns), 0) AS span_ns FROM molprof_device")
 
 
-class Work(NamedTuple):
+class RecordedWork(NamedTuple):
     """A kernel, copy, set or operator, as the engine has it, and what it adds to the time of a selection."""
 
     ts: int
@@ -59,7 +59,9 @@ class Work(NamedTuple):
     amount: int | None = None  # FLOPs of its operator where they count, else least bytes; None: not known
 
 
-class Step(NamedTuple):
+class KernelStep(NamedTuple):
+    """A recorded step: its slice, start and duration, ns, and kind."""
+
     id: int
     ts: int
     dur: int
@@ -71,15 +73,15 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRows:
     """A trace's rows by lane and start, and its steps by start."""
 
     info: TraceInfo
     has_gpu: bool  # the rows are GPU work
-    rows: tuple[Work, ...]
-    steps: tuple[Step, ...]
+    rows: tuple[RecordedWork, ...]
+    steps: tuple[KernelStep, ...]
     span_ns: int  # of all devices
-    host: Mapping[str, HostTime] = field(default_factory=dict)  # where threads were, by what was asked for
+    host: Mapping[str, LocatedHostTime] = field(default_factory=dict)  # where threads were, by what was asked for
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Lane:
 
     name: str
     kind: str | None  # of the step: decode, prefill and so on
-    items: tuple[Work, ...]
+    items: tuple[RecordedWork, ...]
     tail_ns: int  # nothing ran after the last one, up to the end of the step; 0 for GPU work, which has no such end
     span_ns: int  # from its ends, not from its items
     step_id: int | None = None  # None: the whole trace
@@ -99,17 +101,19 @@ class Lane:
 class Selection:
     """The part of a trace that is compared."""
 
-    trace: Recorded
-    steps: tuple[Step, ...]  # none: the whole trace
+    trace: RecordedRows
+    steps: tuple[KernelStep, ...]  # none: the whole trace
     lanes: tuple[Lane, ...]
     outside: tuple[int, int]  # pieces of work that are in no step, and their time; 0 where the whole trace is taken
 
     @property
-    def items(self) -> list[Work]:
+    def items(self) -> list[RecordedWork]:
+        """All work of the selection."""
         return [item for lane in self.lanes for item in lane.items]
 
     @property
     def span_ns(self) -> int:
+        """The length of all sub-tracks, ns."""
         return sum(lane.span_ns for lane in self.lanes)
 
 
@@ -122,8 +126,8 @@ def size_notes(path: Path) -> tuple[str, ...]:
     return (f"no sizes of inputs are read from a file over {bytes_text(_SIZES_BYTES)}",)
 
 
-def read_recorded(engine: TraceProcessor, info: TraceInfo, host: str | None = None) -> Recorded:
-    """What ran in a loaded trace. Raises TraceError where neither GPU work nor operators are recorded.
+def read_recorded(engine: TraceProcessor, info: TraceInfo, host: str | None = None) -> RecordedRows:
+    """Return what ran in a loaded trace. Raises TraceError where neither GPU work nor operators are recorded.
 
     host: MODULE, SOURCE or PHASE, to tell where threads were.
     """
@@ -131,29 +135,30 @@ def read_recorded(engine: TraceProcessor, info: TraceInfo, host: str | None = No
     work = read_frame(engine, "work", f"{_OF_BOTH} class device operator call_id operator_id").rows()
     amounts = _amounts(engine, {row[-1]: row[-3] for row in work if row[-1] in shapes})
     rows = [
-        Work(*(*row, call is not None, shapes.get(operator)))._replace(amount=amounts.get(operator))
+        RecordedWork(*(*row, call is not None, shapes.get(operator)))._replace(amount=amounts.get(operator))
         for *row, call, operator in work
     ]
     if not work:
         # One lane for each process.
         operators = read_frame(engine, "operators", f"{_OF_BOTH} upid id track_id").rows()
         rows = [
-            Work(*(*row, None, str(upid), row[2], True, shapes.get(number), track))
+            RecordedWork(*(*row, None, str(upid), row[2], True, shapes.get(number), track))
             for *row, upid, number, track in operators
         ]
     if not rows:
         raise TraceError(f"{info.path} records neither GPU work nor operators", "record it with torch.profiler")
     typical = set(engine.query(_TYPICAL.text)["id"].tolist())
     steps = [
-        Step(*(*row, row[0] in typical)) for row in read_frame(engine, "steps", "id ts dur kind name upid tid").rows()
+        KernelStep(*(*row, row[0] in typical))
+        for row in read_frame(engine, "steps", "id ts dur kind name upid tid").rows()
     ]
     span_ns = int(engine.query(_SPAN.text)["span_ns"][0])
     places = {} if host is None else {host: read_host(engine, host)}
-    return Recorded(info, bool(work), tuple(sorted(rows, key=lambda row: row.lane)), tuple(steps), span_ns, places)
+    return RecordedRows(info, bool(work), tuple(sorted(rows, key=lambda row: row.lane)), tuple(steps), span_ns, places)
 
 
 def _amounts(engine: TraceProcessor, operators: Mapping[int, str]) -> dict[int, int]:
-    """What operators must do, by slice: FLOPs of products, convolutions and attention, of others bytes."""
+    """Return the work of operators by slice: FLOPs of products, convolutions and attention, bytes of others."""
     found = {}
     for item, given in (read_operands(engine, operators) if operators else {}).items():
         if (one := work_of(operators[item], given)) is not None:
@@ -161,8 +166,8 @@ def _amounts(engine: TraceProcessor, operators: Mapping[int, str]) -> dict[int, 
     return found
 
 
-def cut(recorded: Recorded, region: str) -> Selection:
-    """The part of a trace that a region names: STEP, its step of median duration; STEPS, all; TRACE, everything.
+def cut(recorded: RecordedRows, region: str) -> Selection:
+    """Return the part of a trace that a region names: STEP, its step of median duration; STEPS, all; TRACE, everything.
 
     Raises EngineError where the times do not add up to the devices' time.
     """
@@ -178,8 +183,8 @@ def cut(recorded: Recorded, region: str) -> Selection:
     return found
 
 
-def _gpu_lanes(rows: Sequence[Work], steps: Sequence[Step]) -> Iterator[Lane]:
-    """A lane for each device; with steps one in each step, whose first gap goes back to the work before it."""
+def _gpu_lanes(rows: Sequence[RecordedWork], steps: Sequence[KernelStep]) -> Iterator[Lane]:
+    """Yield a lane for each device; with steps one in each step, whose first gap goes back to the work before it."""
     devices = []
     for name, group in groupby(rows, key=lambda row: row.lane):
         # By start and end, as `_timed` takes them: else two that start together are in one order here, another there.
@@ -203,8 +208,8 @@ def _gpu_lanes(rows: Sequence[Work], steps: Sequence[Step]) -> Iterator[Lane]:
                 yield Lane(name, step.kind, tuple(items[place] for place in places), 0, span_ns, step.id)
 
 
-def _step_ids(rows: Sequence[Work]) -> list[int | None]:
-    """The step of each row of a device; work whose call is not recorded is in the step that is around it."""
+def _step_ids(rows: Sequence[RecordedWork]) -> list[int | None]:
+    """Return the step of each row of a device; work whose call is not recorded is in the step that is around it."""
     found = [row.step_id for row in rows]
     last: int | None = None  # place of the last row whose call is recorded
     for place, row in enumerate(rows):
@@ -216,9 +221,9 @@ def _step_ids(rows: Sequence[Work]) -> list[int | None]:
     return found
 
 
-def _operator_lanes(rows: Sequence[Work], steps: Sequence[Step]) -> Iterator[Lane]:
-    """A lane for each process; with steps one in each step, from its start to its end."""
-    by_step: dict[int | None, dict[str, list[Work]]] = {}
+def _operator_lanes(rows: Sequence[RecordedWork], steps: Sequence[KernelStep]) -> Iterator[Lane]:
+    """Yield a lane for each process; with steps one in each step, from its start to its end."""
+    by_step: dict[int | None, dict[str, list[RecordedWork]]] = {}
     for row in rows:
         by_step.setdefault(row.step_id if steps else None, {}).setdefault(row.lane, []).append(row)
     for step in steps:
@@ -233,8 +238,8 @@ def _operator_lanes(rows: Sequence[Work], steps: Sequence[Step]) -> Iterator[Lan
             yield Lane(name, None, tuple(_timed(found, None)), 0, span_ns)
 
 
-def _timed(rows: Sequence[Work], within: tuple[int, int] | None) -> Iterator[Work]:
-    """What each row of a lane adds to its time, between these times if any are given."""
+def _timed(rows: Sequence[RecordedWork], within: tuple[int, int] | None) -> Iterator[RecordedWork]:
+    """Yield what each row of a sub-track adds to its time, within the given times if there are any."""
     starts, ends, index = _pieces(rows)
     if within is not None:
         starts, ends = np.minimum(starts, within[1]), np.minimum(ends, within[1])
@@ -247,7 +252,7 @@ def _timed(rows: Sequence[Work], within: tuple[int, int] | None) -> Iterator[Wor
     return (row._replace(own_ns=own, gap_ns=gap) for row, own, gap in times)
 
 
-def _pieces(rows: Sequence[Work]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _pieces(rows: Sequence[RecordedWork]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Start, end and row of what runs, in order: GPU work, and of operators the innermost of their track."""
     tracks, starts, ends = np.array([(row.track_id, row.ts, row.ts + row.dur) for row in rows]).reshape(-1, 3).T
     index = np.arange(len(rows))

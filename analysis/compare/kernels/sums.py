@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from molprof.analysis.compare.kernels.read import Lane, Selection, Work
+from molprof.analysis.compare.kernels.read import Lane, RecordedWork, Selection
 from molprof.analysis.figures.sequence import SPECIFIC, align_by, functions_in, gaps
 from molprof.common.values import class_names, signed_time_text
 
@@ -46,7 +46,7 @@ NO_LAYER = "outside layers"
 
 
 @dataclass(frozen=True)
-class Location:
+class FoldedLocation:
     """Where work is, its layers folded: as the other trace says, for what it lacks as the first one does."""
 
     phase: str | None
@@ -54,12 +54,13 @@ class Location:
 
     @property
     def text(self) -> str:
+        """The location as text."""
         return " ".join(filter(None, (self.phase, self.module))) or NOWHERE
 
     @property
     def short(self) -> str:
         """The same with the last two modules alone."""
-        return Location(self.phase, self.inner).text
+        return FoldedLocation(self.phase, self.inner).text
 
     @property
     def inner(self) -> str:
@@ -76,12 +77,12 @@ class Split(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Change:
+class WorkChange:
     """A pair of pieces of work, or one without a counterpart."""
 
     kind: str
-    first: Work | None
-    other: Work | None
+    first: RecordedWork | None
+    other: RecordedWork | None
     level: int | None = None  # of LEVELS, of what is matched
     hunk: int = -1  # number of the run of changes without a match in which it is; -1: matched
 
@@ -106,7 +107,7 @@ class Change:
         return (self.other.gap_ns if self.other else 0) - (self.first.gap_ns if self.first else 0)
 
     @property
-    def work(self) -> Work:
+    def work(self) -> RecordedWork:
         """The work of the other trace, of what is deleted that of the first."""
         work = self.other or self.first
         assert work is not None
@@ -123,11 +124,14 @@ class SideSum:
 
     @property
     def span_ns(self) -> int:
+        """Time of work and idle time together, ns."""
         return self.time_ns + self.idle_ns
 
 
 @dataclass
-class Sum:
+class RowSum:
+    """The differences of matched work by part, ns, and how many changes there are of each kind."""
+
     parts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))  # ns, other minus first
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((MATCHED, INSERTED, DELETED, MOVED), 0))
     first: SideSum = field(default_factory=SideSum)
@@ -137,6 +141,7 @@ class Sum:
 
     @property
     def total_ns(self) -> int:
+        """The sum of all parts, ns."""
         return sum(self.parts.values())
 
     @property
@@ -156,7 +161,8 @@ class Sum:
             f"{signed_time_text(rate)} by another time per FLOP or byte{unknown}"
         )
 
-    def add(self, change: Change) -> None:
+    def add(self, change: WorkChange) -> None:
+        """Add a change to its part."""
         if change.time_ns:
             self.parts[part_of(change)] += change.time_ns
         self.parts["idle"] += change.idle_ns
@@ -176,17 +182,18 @@ class Sum:
 class Hunk:
     """Changes without a match between them, and all others that differ in the same way."""
 
-    location: Location
+    location: FoldedLocation
     first: tuple[str, ...]  # what each of them was
     other: tuple[str, ...]
     moved: tuple[str, ...]
-    around: tuple[Change | None, Change | None]  # what is matched before and after the first of them
-    example: list[Change]
+    around: tuple[WorkChange | None, WorkChange | None]  # what is matched before and after the first of them
+    example: list[WorkChange]
     count: int = 0
-    sum: Sum = field(default_factory=Sum)
+    sum: RowSum = field(default_factory=RowSum)
 
     @property
     def between(self) -> tuple[str | None, str | None]:
+        """The work before and after, as text; None at an end."""
         before, after = (None if change is None else what(change.work) for change in self.around)
         return before, after
 
@@ -197,11 +204,11 @@ class Summed:
 
     first: Selection
     other: Selection
-    changes: tuple[Change, ...]
+    changes: tuple[WorkChange, ...]
     tail_ns: int  # other minus first, of the time after the last operators of steps
-    whole: Sum
-    locations: dict[Location, Sum]
-    layers: dict[int | None, Sum]
+    whole: RowSum
+    locations: dict[FoldedLocation, RowSum]
+    layers: dict[int | None, RowSum]
     hunks: list[Hunk]
 
     @property
@@ -230,28 +237,32 @@ class Summed:
         return tuple(found)
 
 
-def part_of(change: Change) -> str:
+def part_of(change: WorkChange) -> str:
     """Which of PARTS its time is, or EQUAL."""
     if change.kind == MATCHED:
         return "slower" if change.time_ns > 0 else "faster" if change.time_ns else EQUAL
     return change.kind
 
 
-def location_of(row: Work) -> Location:
-    return Location(row.phase, row.module and class_names(row.module))
+def location_of(row: RecordedWork) -> FoldedLocation:
+    """Return the location of a piece of work."""
+    return FoldedLocation(row.phase, row.module and class_names(row.module))
 
 
-def what(row: Work) -> str:
-    """What a piece of work is: its operator and class; without an operator its name."""
+def what(row: RecordedWork) -> str:
+    """Return the operator and class of a piece of work; its name where it has no operator."""
     if row.operator is None:
         return row.name
     return row.operator if row.cls is None else f"{row.operator} ({row.cls})"
 
 
 def summed(first: Selection, other: Selection) -> Summed:
-    """The work of two selections paired and added up: steps of a kind in their order, in each step device by device."""
+    """Return the work of two selections paired and added up.
+
+    Steps of a kind in their order, in each step device by device.
+    """
     keys_of = _keys(first, other)
-    changes: list[Change] = []
+    changes: list[WorkChange] = []
     tail_ns = hunks = 0
     # What belongs together: of steps of one kind in their order, and of devices in theirs.
     by_kind = bool({lane.kind for lane in first.lanes} & {lane.kind for lane in other.lanes})
@@ -262,25 +273,25 @@ def summed(first: Selection, other: Selection) -> Summed:
         hunks = max((change.hunk + 1 for change in found), default=hunks)
         changes += found
         tail_ns += (two.tail_ns if two else 0) - (one.tail_ns if one else 0)
-    whole = Sum()
+    whole = RowSum()
     whole.parts["idle"] += tail_ns
-    locations: defaultdict[Location, Sum] = defaultdict(Sum)
-    layers: defaultdict[int | None, Sum] = defaultdict(Sum)
+    locations: defaultdict[FoldedLocation, RowSum] = defaultdict(RowSum)
+    layers: defaultdict[int | None, RowSum] = defaultdict(RowSum)
     for change in changes:
         for item in (whole, locations[location_of(change.work)], layers[change.work.layer]):
             item.add(change)
     return Summed(first, other, tuple(changes), tail_ns, whole, locations, layers, _hunks(changes))
 
 
-def _keys(*sides: Selection) -> Callable[[Work], tuple[Hashable | None, ...]]:
-    """What work is paired by, level by level, of what both traces record."""
+def _keys(*sides: Selection) -> Callable[[RecordedWork], tuple[Hashable | None, ...]]:
+    """Return the function of the keys by which work is paired, level by level, of what both traces record."""
     items = [side.items for side in sides]
     has_phases, has_modules, has_shapes, has_operators = (
         all(any(getattr(item, name) for item in each) for each in items)
         for name in ("phase", "module", "shape", "operator")
     )
 
-    def keys(row: Work) -> tuple[Hashable | None, ...]:
+    def keys(row: RecordedWork) -> tuple[Hashable | None, ...]:
         phase = row.phase if has_phases else None
         place = (phase, row.layer, row.module and class_names(row.module)) if has_modules else (phase,)
         asked = row.operator if has_operators else None
@@ -319,13 +330,16 @@ def _natural(lane: str) -> list[tuple[int, str]]:
 
 
 def _changes(
-    first: Sequence[Work], other: Sequence[Work], keys_of: Callable[[Work], tuple[Hashable | None, ...]], hunks: int
-) -> list[Change]:
+    first: Sequence[RecordedWork],
+    other: Sequence[RecordedWork],
+    keys_of: Callable[[RecordedWork], tuple[Hashable | None, ...]],
+    hunks: int,
+) -> list[WorkChange]:
     columns = (list(zip(*map(keys_of, items), strict=True)) or [()] * len(LEVELS) for items in (first, other))
     matches = align_by(list(zip(*columns, strict=True)))
     between = list(gaps(matches, len(first), len(other)))
 
-    def same(row: Work) -> Hashable:
+    def same(row: RecordedWork) -> Hashable:
         """Equal for the same work, wherever it ran in a layer."""
         return row.name, row.cls, row.operator, row.shape, row.layer
 
@@ -338,25 +352,25 @@ def _changes(
         if places := left.get(same(other[place])):
             origins[place] = places.popleft()
     gone = set(origins.values())
-    found: list[Change] = []
+    found: list[WorkChange] = []
     for number, (here, there) in enumerate(between):
         size = len(found)
-        found += [Change(DELETED, first[place], None, hunk=hunks) for place in here if place not in gone]
+        found += [WorkChange(DELETED, first[place], None, hunk=hunks) for place in here if place not in gone]
         for place in there:
             moved = place in origins
             before = first[origins[place]] if moved else None
-            found.append(Change(MOVED if moved else INSERTED, before, other[place], hunk=hunks))
+            found.append(WorkChange(MOVED if moved else INSERTED, before, other[place], hunk=hunks))
         hunks += len(found) > size
         if number < len(matches):
             match = matches[number]
-            found.append(Change(MATCHED, first[match.first], other[match.other], match.level))
+            found.append(WorkChange(MATCHED, first[match.first], other[match.other], match.level))
     return found
 
 
-def _hunks(changes: Sequence[Change]) -> list[Hunk]:
-    """Runs of changes without a match, those that differ in the same way together, the largest difference first."""
+def _hunks(changes: Sequence[WorkChange]) -> list[Hunk]:
+    """Return runs of changes without a match, those that differ in the same way together, the largest difference first."""
     found: dict[Hashable, Hunk] = {}
-    before: Change | None = None
+    before: WorkChange | None = None
     runs = [(number, list(group)) for number, group in itertools.groupby(changes, key=lambda change: change.hunk)]
     for (number, group), (following, later) in zip(runs, [*runs, (0, [])][1:], strict=True):
         if number == -1:

@@ -127,12 +127,12 @@ class NotRecordedError(TraceError):
 
 
 def draw(kind: str, subject: Any) -> Figure:
-    """The plot in matplotlib's present settings. Raises NotRecordedError."""
+    """Return the plot in matplotlib's present settings. Raises NotRecordedError."""
     return cast("Figure", getattr(import_module(f"{__name__}.{_KINDS[kind].module}"), f"draw_{kind}")(subject))
 
 
 def plot_file(kind: str, subject: Any, form: str) -> bytes:
-    """The plot as a file in one of `FORMATS`. Raises NotRecordedError."""
+    """Return the plot as a file in one of `FORMATS`. Raises NotRecordedError."""
     from molprof.analysis.documents.plots import style
 
     with style.house_style():
@@ -140,7 +140,7 @@ def plot_file(kind: str, subject: Any, form: str) -> bytes:
 
 
 def plot_svg(kind: str, subject: Any) -> str:
-    """The plot as an element for a page, without background. Raises NotRecordedError."""
+    """Return the plot as an element for a page, without background. Raises NotRecordedError."""
     from molprof.analysis.documents.plots import style
 
     with style.house_style(kind, paper="none"):
@@ -148,7 +148,7 @@ def plot_svg(kind: str, subject: Any) -> str:
 
 
 def plot_section(kinds: Iterable[str], subject: Any, **words: str) -> Section:
-    """Plots beside each other, each with what it shows and how to read it; words: for the captions."""
+    """Return the section of plots, each with its caption; words: for the captions."""
     plots = [
         Section(item.title, plot=Plot(item.caption.format(**words), partial(plot_svg, kind, subject), item.across))
         for kind, item in ((kind, _KINDS[kind]) for kind in kinds)

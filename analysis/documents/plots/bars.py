@@ -49,7 +49,10 @@ _TITLE_LETTERS = 60
 
 
 def draw_phases(subject: Reports) -> Figure:
-    """A bar for each run, a piece for each phase: forward per decode step, others per step. Raises NotRecordedError."""
+    """Return a bar for each run, a piece for each phase: forward per decode step, others per step.
+
+    Raises NotRecordedError.
+    """
     runs = subject.of_each(lambda report: None if report.run is None else _phase_times(report.run))
     if not runs:
         raise NotRecordedError("unprofiled times of phases, which molprof capture records")
@@ -125,7 +128,10 @@ def _number(value: object) -> float:
 
 
 def draw_latency(subject: Reports) -> Figure:
-    """A line for each run: the median over batches and repeats, its middle 80 % as a band. Raises NotRecordedError."""
+    """Return a line for each run: the median over batches and repeats, its middle 80 % as a band.
+
+    Raises NotRecordedError.
+    """
     runs = subject.step_times()
     if not runs:
         raise NotRecordedError("unprofiled times of single steps, which molprof capture records")
@@ -148,7 +154,7 @@ def draw_latency(subject: Reports) -> Figure:
 
 
 def _highest(runs: Sequence[Sequence[StepTime]]) -> float:
-    """The end of the axis: above 98 % of the bands, so that one slow step does not flatten the rest."""
+    """Return the end of the axis: above 98 % of the bands, so that one slow step does not flatten the rest."""
     highs = sorted(point.high_ns for points in runs for point in points)
     medians = max(point.median_ns for points in runs for point in points)
     return 1.06 * max(highs[int(0.98 * (len(highs) - 1))], min(medians, 3 * highs[len(highs) // 2]))
@@ -244,7 +250,10 @@ class _Panel(NamedTuple):
 
 
 def draw_waterfall(subject: Reports) -> Figure:
-    """A panel for each run but the first: of unprofiled, else of the GPUs' recorded time. Raises NotRecordedError."""
+    """Return a panel for each run but the first: of unprofiled, else of the GPUs' recorded time.
+
+    Raises NotRecordedError.
+    """
     first, *others = subject.reports
     paired = any(item is not None and item.paired for item in subject.differences)
     what = f"unprofiled time, {'mean of the rounds' if paired else 'median of the timed passes'}"

@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from molprof.analysis.bench.summary import Measured, sdpa_key, short, summed, varying
+from molprof.analysis.bench.summary import MeasuredCase, sdpa_key, short, summed, varying
 from molprof.analysis.documents.plots import NotRecordedError, style
 from molprof.analysis.predict.sizes import Size
 from molprof.common.bench_records import GENERATE, SDPA, Results
@@ -69,7 +69,10 @@ def draw_rows(subject: tuple[Sequence[Size], str]) -> Figure:
 
 
 def draw_cache(results: Results) -> Figure:
-    """A bar for each configuration: its timed passes, and what the first pass took more; a colour for each cache."""
+    """Return a bar for each configuration: its timed passes, and what the first pass took more.
+
+    A colour for each cache.
+    """
     done = _generation(results)
     if len({item.settings.get("kv_cache") for item in done}) < 2:
         raise _missing("several KV caches", "cache")
@@ -145,41 +148,41 @@ def _missing(what: str, benchmark: str) -> NotRecordedError:
 
 
 def _write_ticks(axes: Axes, axis: Axis) -> None:
-    """Puts plain numbers at 1, 2 and 5 of each decade: the axis may be shorter than one."""
+    """Put plain numbers at 1, 2 and 5 of each decade: the axis may be shorter than one."""
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(lambda value, place: f"{value:,.10g}")
     axes.minorticks_off()
 
 
-def _generation(results: Results) -> list[Measured]:
+def _generation(results: Results) -> list[MeasuredCase]:
     done = [item for item in summed(results) if item.kind == GENERATE and item.times_ns]
     if not done:
         raise _missing("whole generation that ran", "matrix")
     return done
 
 
-def _by_series(results: Results) -> tuple[dict[str, list[Measured]], list[int]]:
+def _by_series(results: Results) -> tuple[dict[str, list[MeasuredCase]], list[int]]:
     """Whole generation by what varies besides the batch size, by this in each series; and the batch sizes."""
     done = _generation(results)
     names = varying(done, "batch_size", "count")
-    series: dict[str, list[Measured]] = {}
+    series: dict[str, list[MeasuredCase]] = {}
     for item in done:
         series.setdefault(_name(item, names, done), []).append(item)
     return {name: sorted(items, key=_size) for name, items in series.items()}, sorted(set(map(_size, done)))
 
 
-def _size(item: Measured) -> int:
+def _size(item: MeasuredCase) -> int:
     return int(item.settings.get("batch_size", SETTINGS["batch_size"].default))
 
 
-def _name(item: Measured, names: Sequence[str], all_items: Sequence[Measured]) -> str:
-    """The settings that vary, and the environment where there are several."""
+def _name(item: MeasuredCase, names: Sequence[str], all_items: Sequence[MeasuredCase]) -> str:
+    """Return the settings that vary, and the environment where there are several."""
     text = short(item, names) if names else str(item.settings.get("model"))
     several = len({other.environment for other in all_items}) > 1
     return f"{text} @{item.environment[:4]}" if several else text
 
 
-def _look(done: Sequence[Measured], item: Measured, setting: str) -> style.Look:
-    """The look of the item's value of a setting, without hatch."""
+def _look(done: Sequence[MeasuredCase], item: MeasuredCase, setting: str) -> style.Look:
+    """Return the look of the item's value of a setting, without hatch."""
     values = list(dict.fromkeys(other.settings.get(setting) for other in done))
     return style.look(values.index(item.settings.get(setting)))[0], ""

@@ -13,7 +13,7 @@ _TICKS = 4
 
 
 def draw_history(subject: tuple[History, Measure]) -> Figure:
-    """The figure of each result, the mean of those between two changes, and a dashed line at each change."""
+    """Return the figure of each result, the mean of those between two changes, and a dashed line at each change."""
     history, measure = subject
     values = history.values(measure)
     changes = [change for change in history.changes if change.figure == measure.id]

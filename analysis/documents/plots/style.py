@@ -103,7 +103,7 @@ _METADATA: dict[str, dict[str, None]] = {
 
 @contextmanager
 def house_style(salt: str = "", paper: str = PAPER) -> Iterator[None]:
-    """Sets matplotlib's settings for the block, whatever the user's are; drawing and saving both need it.
+    """Set matplotlib's settings for the block, whatever the user's are; drawing and saving both need it.
 
     salt: keeps what an SVG refers to apart from other figures' on a page.
     """
@@ -129,7 +129,7 @@ def house_style(salt: str = "", paper: str = PAPER) -> Iterator[None]:
 
 
 def figure_bytes(figure: Figure, form: str) -> bytes:
-    """The figure in png, svg or pdf. The same figure gives the same bytes."""
+    """Return the figure in png, svg or pdf. The same figure gives the same bytes."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         # Names from traces may hold characters that the font lacks: a PNG shows a box.
@@ -142,7 +142,7 @@ def figure_bytes(figure: Figure, form: str) -> bytes:
 
 
 def figure_svg(figure: Figure) -> str:
-    """The figure as an `svg` element for a page, with its colours in dark mode."""
+    """Return the figure as an `svg` element for a page, with its colours in dark mode."""
     dark = "".join(
         f"[style*='{part}: {light}']{{{part}:{shade}!important}}"
         for light, shade in _DARK_MODE.items()
@@ -157,14 +157,14 @@ def figure_svg(figure: Figure) -> str:
 
 
 def new_figure(*rows: float) -> tuple[Figure, list[Axes]]:
-    """An empty figure with axes below each other that share their x axis, each of so many rows of bars."""
+    """Return an empty figure with axes below each other that share their x axis, each of so many rows of bars."""
     height = _FIGURE_INCHES + sum(_PANEL_INCHES + _ROW_INCHES * count for count in rows)
     figure = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
     return figure, list(figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=rows)[:, 0])
 
 
 def legend_below(figure: Figure, entries: Iterable[tuple[str, Look | Line2D]], columns: int = 4) -> None:
-    """Adds one legend of labels with their look or line below the figure, which grows by lines after the first."""
+    """Add one legend of labels with their look or line below the figure, which grows by lines after the first."""
     labels, items = zip(*entries, strict=True)
     handles = [it if isinstance(it, Line2D) else Patch(facecolor=it[0], hatch=it[1] or None) for it in items]
     columns = max(1, min(columns, _LEGEND_LETTERS // (max(map(len, labels)) + _HANDLE_LETTERS), len(labels)))
@@ -188,6 +188,7 @@ def label_axis(axis: Axis, longest: float, label: str, more: str = "", units: Un
 
 
 def write_title(axis: Axes, text: str, letters: int = _TITLE_LETTERS) -> None:
+    """Write the title of a plot, folded to `letters` columns."""
     axis.set_title(_folded(text, letters))
 
 
@@ -227,17 +228,17 @@ def draw_spans(axis: Axes, row: int, spans: Iterable[tuple[Look, float, float]],
 
 
 def look(index: int) -> Look:
-    """The look of the series at `index`. After eight, colours repeat with other hatches."""
+    """Return the look of the series at `index`. After eight, colours repeat with other hatches."""
     return PALETTE[index % len(PALETTE)], HATCHES[(index + index // len(PALETTE)) % len(HATCHES)]
 
 
 def looks(labels: Iterable[str]) -> list[tuple[str, Look]]:
-    """The entries of a legend of series."""
+    """Return the entries of a legend of series."""
     return [(label, look(index)) for index, label in enumerate(labels)]
 
 
 def caption(name: str, letters: int = _NAME_LETTERS) -> str:
-    """A name from a trace as a label: visible characters, one line, not too long."""
+    """Return a name from a trace as a label: visible characters, one line, not too long."""
     shown = escaped(short_name(name))
     return shown if len(shown) <= letters else shown[: letters - 1] + "…"
 

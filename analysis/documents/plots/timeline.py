@@ -14,12 +14,12 @@ from matplotlib.lines import Line2D
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.documents.plots import NotRecordedError, style
 from molprof.analysis.documents.plots.style import Look
-from molprof.analysis.figures.step_model import SLOTS, Interval, TypicalStep
+from molprof.analysis.figures.step_model import SLOTS, StepInterval, TypicalStep
 from molprof.common.values import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
-    from molprof.analysis.memory import Course
-    from molprof.analysis.ranks import Job
+    from molprof.analysis.memory import MemoryTimeline
+    from molprof.analysis.ranks import RankedJob
 
 # Narrower bars have no room for their name.
 _NAMED_RATIO = 0.085
@@ -72,10 +72,10 @@ def draw_timeline(subject: Reports) -> Figure:
     return figure
 
 
-def _lanes(step: TypicalStep) -> list[tuple[str, list[Interval]]]:
+def _lanes(step: TypicalStep) -> list[tuple[str, list[StepInterval]]]:
     """Name and intervals of each lane, from the top."""
-    kinds: dict[str, list[Interval]] = defaultdict(list)
-    streams: dict[str, list[Interval]] = defaultdict(list)
+    kinds: dict[str, list[StepInterval]] = defaultdict(list)
+    streams: dict[str, list[StepInterval]] = defaultdict(list)
     for interval in step.intervals:
         kinds[interval.kind].append(interval)
         if interval.lane is not None:
@@ -90,7 +90,7 @@ def _lanes(step: TypicalStep) -> list[tuple[str, list[Interval]]]:
 
 
 def _colours(steps: Iterable[TypicalStep]) -> dict[str, Look]:
-    """The looks of the classes or operators with the most time in all steps; the rest share one."""
+    """Return the looks of the classes or operators with the most time in all steps; the rest share one."""
     times: Counter[str] = Counter()
     for step in steps:
         for total in step.totals:
@@ -103,7 +103,7 @@ def _colours(steps: Iterable[TypicalStep]) -> dict[str, Look]:
     return colours | ({_OTHER: (style.SLATE, "")} if len(ordered) > len(shown) else {})
 
 
-def _draw_lane(axis: Axes, row: int, intervals: list[Interval], colours: Mapping[str, Look], end: int) -> None:
+def _draw_lane(axis: Axes, row: int, intervals: list[StepInterval], colours: Mapping[str, Look], end: int) -> None:
     of_phases = intervals[0].kind == "phase"
 
     def spans() -> Iterator[tuple[Look, float, float]]:
@@ -119,14 +119,14 @@ def _draw_lane(axis: Axes, row: int, intervals: list[Interval], colours: Mapping
     style.draw_spans(axis, row, spans(), of_phases)
 
 
-def _look(interval: Interval, colours: Mapping[str, Look]) -> Look:
+def _look(interval: StepInterval, colours: Mapping[str, Look]) -> Look:
     if interval.work_class is not None:
         rest = colours.get(_OTHER, (style.SLATE, ""))
         return colours.get(interval.work_class, rest) if interval.own else (style.FOREIGN, "")
     return style.PHASES.get(interval.name, style.OTHER_PHASE) if interval.kind == "phase" else _LOOKS[interval.kind]
 
 
-def draw_ranks(job: Job) -> Figure:
+def draw_ranks(job: RankedJob) -> Figure:
     """One row for each rank: computing, moving data, waiting, idle; starts of steps are marked."""
     shown = job.ranks[:_RANKS]
     offsets = job.clocks.offsets_ns
@@ -154,7 +154,7 @@ def draw_ranks(job: Job) -> Figure:
     return figure
 
 
-def draw_memory(course: Course) -> Figure:
+def draw_memory(course: MemoryTimeline) -> Figure:
     """Bytes that live, by category, one above the other; those that vary least at the bottom."""
     figure, (axis,) = style.new_figure(style.ROWS)
     begin, end, total = course.ts[0], course.ts[-1], course.total

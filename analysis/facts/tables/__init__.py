@@ -63,7 +63,7 @@ def install(engine: TraceProcessor, everything: bool = False) -> None:
 
 
 def columns_of(name: str, facts: Facts) -> list[Sequence[Any]]:
-    """The columns of a table of facts."""
+    """Return the columns of a table of facts."""
     return [column.tolist() if isinstance(column, np.ndarray) else column for column in TABLES[name].make(facts)]
 
 
@@ -73,7 +73,7 @@ def computed_ahead(engine: TraceProcessor, processes: int | None) -> AbstractCon
 
 
 def table_sql(name: str, facts: Facts) -> list[str]:
-    """The statements that make a table of facts."""
+    """Return the statements that make a table of facts."""
     columns = TABLES[name].columns
     found = made(name, facts, TABLES[name])
     if len(columns) <= _FEW and all(" JOINID(" in column for column in columns):
@@ -82,7 +82,7 @@ def table_sql(name: str, facts: Facts) -> list[str]:
 
 
 def _rows(columns: Sequence[Sequence[Any] | np.ndarray]) -> Iterator[Sequence[Any]]:
-    """The rows of columns: as Python objects, some at a time, since these take several times the memory."""
+    """Yield the rows of columns: as Python objects, some at a time, since these take several times the memory."""
     for start in range(0, len(columns[0]), _MOST_ROWS):
         some = (column[start : start + _MOST_ROWS] for column in columns)
         yield from zip(*(part.tolist() if isinstance(part, np.ndarray) else part for part in some), strict=True)

@@ -11,7 +11,7 @@ from molprof.analysis.facts import clocks, gaps, graph_parts, missing, step_time
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import key_sums
-from molprof.analysis.facts.places import Place, Places
+from molprof.analysis.facts.places import Enclosing, EnclosingIndex
 from molprof.analysis.facts.slices import DRIVER, INSTANT, OPERATOR, RUNTIME
 from molprof.analysis.facts.source import Lanes
 from molprof.analysis.facts.steps import are_prefills
@@ -19,7 +19,7 @@ from molprof.analysis.facts.tables.table import Column, FactTable, ids, known, n
 
 
 def _launches(facts: Facts) -> Sequence[Column]:
-    """What each launch started; its device is the first of several."""
+    """Return the columns of launches: what each one started; its device is the first of several."""
     work, calls = facts.work, facts.calls
     launches = np.sort(np.append(facts.launches, facts.graph_launches))
     started = work.call != NONE
@@ -40,7 +40,9 @@ def _launches(facts: Facts) -> Sequence[Column]:
 
 
 def _placed_calls(facts: Facts) -> tuple[Array, Array]:
-    """The number of the names around each call that starts work or waits, once each, and the first call with them."""
+    """Return the number of the names around each call that starts work or waits, once each, and the first call with
+    them.
+    """
     work = facts.work.call
     placed = np.unique(np.concatenate([work[work != NONE], facts.syncs, facts.launches]))
     stacks, first = np.unique(facts.call_stacks[placed], return_index=True)
@@ -49,11 +51,11 @@ def _placed_calls(facts: Facts) -> tuple[Array, Array]:
 
 def _call_places(facts: Facts) -> Sequence[Column]:
     first_ids = np.sort(_placed_calls(facts)[1])
-    found = Places(facts).of_slices(first_ids.tolist())
+    found = EnclosingIndex(facts).of_slices(first_ids.tolist())
     return first_ids, *_place_columns([found[number] for number in first_ids.tolist()])
 
 
-def _place_columns(places: Sequence[Place]) -> list[list[str | None]]:
+def _place_columns(places: Sequence[Enclosing]) -> list[list[str | None]]:
     return [[getattr(place, column) for place in places] for column in _PLACE]
 
 
@@ -74,7 +76,7 @@ def _launched_work(facts: Facts) -> Sequence[Column]:
 
 
 def _idle_places(facts: Facts) -> Sequence[Column]:
-    idle = Places(facts).idle
+    idle = EnclosingIndex(facts).idle
     place_ids = ids(idle.slice_id, np.where(idle.slice_id == NONE, NONE, np.arange(len(idle.slice_id))))
     return place_ids, idle.count, idle.time_ns, idle.is_shown.astype(np.int64), *_place_columns(idle.places)
 
@@ -84,7 +86,7 @@ def _step_runs(facts: Facts) -> Sequence[Column]:
 
 
 def _operator_steps(facts: Facts) -> Sequence[Column]:
-    """The leaf operators in steps, with the outermost operator around each, where no GPU calls are recorded."""
+    """Return the leaf operators in steps, with the outermost operator around each, where no GPU calls are recorded."""
     leaves = facts.leaf_operators if not len(facts.calls.id) and facts.step_lanes else np.empty(0, dtype=np.int64)
     steps = facts.placed(leaves, facts.step_lanes)
     leaves, steps = leaves[steps != NONE], steps[steps != NONE]
@@ -92,13 +94,16 @@ def _operator_steps(facts: Facts) -> Sequence[Column]:
 
 
 def _slice_runs(facts: Facts, lanes: Lanes) -> Sequence[Column]:
-    """The runs of operators, calls and instants that began in one of some lanes."""
+    """Return the runs of operators, calls and instants that began in one of some lanes."""
     ids = facts.slices.of(OPERATOR, RUNTIME, DRIVER, INSTANT) if lanes else np.empty(0, dtype=np.int64)
     return _runs(ids, facts.placed(ids, lanes))
 
 
 def _runs(numbers: Array, groups: Array) -> Sequence[Column]:
-    """The first and last number of each run of numbers that have one group; those without a group are in none."""
+    """Return the first and last number of each run of numbers that have one group.
+
+    Those without a group are in none.
+    """
     edges = np.flatnonzero(np.append(True, groups[1:] != groups[:-1])[: len(groups)])
     last = np.append(edges[1:], len(groups))[: len(edges)] - 1
     some = groups[edges] != NONE
@@ -130,7 +135,7 @@ def _kinds(facts: Facts) -> list[str | None]:
 
 
 def _step_spans(facts: Facts) -> Sequence[Column]:
-    """The first start and the last end of the GPU work that each step launched, where there is any."""
+    """Return the first start and the last end of the GPU work that each step launched, where there is any."""
     work = facts.work
     step = np.append(facts.call_steps, NONE)[work.call]
     some = np.flatnonzero(step != NONE)
@@ -165,7 +170,7 @@ def _phase_sums(facts: Facts) -> Sequence[Column]:
 
 
 def _call_sums(facts: Facts, group_of: Array, lanes: Lanes, is_counted: bool, groups: list[int]) -> Sequence[Column]:
-    """The sums of the calls and leaf operators of some groups, also of those without."""
+    """Return the sums of the calls and leaf operators of some groups, also of those without."""
     sums = facts.call_sums(group_of) if groups else {}
     leaves: Counter[int] | None = None
     if is_counted and groups:

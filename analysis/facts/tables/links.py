@@ -14,7 +14,7 @@ from molprof.analysis.facts.tables.table import Column, FactTable, known, transp
 
 
 def _launch_totals(facts: Facts) -> Sequence[Column]:
-    """Launching calls by name, and what they started."""
+    """Return the columns of launching calls by name, and what they started."""
     calls, work, kinds = facts.calls, facts.work, facts.call_kinds
     launches = np.append(facts.launches, facts.graph_launches)
     size = len(kinds)
@@ -39,7 +39,7 @@ def _launch_totals(facts: Facts) -> Sequence[Column]:
 
 
 def _launch_count(facts: Facts) -> Sequence[Column]:
-    """The trace's counts; a call or work without number has the number of all others without."""
+    """Return the trace's counts; a call or work without number has the number of all others without."""
     calls, launches, links = facts.calls, facts.launches, facts.links
     is_kernel, number = facts.is_kernel, facts.work_numbers
     kernels = int(is_kernel.sum())
@@ -58,7 +58,7 @@ def _launch_count(facts: Facts) -> Sequence[Column]:
 
 
 def _launches_of_several(facts: Facts) -> Sequence[Column]:
-    """Launches of a kernel that have several pieces of work, by name."""
+    """Return the columns of kernel launches that have several pieces of work, by name."""
     calls, launches = facts.calls, facts.launches
     call = facts.work.call
     started = np.bincount(call[call != NONE], minlength=len(calls.id))[launches]
@@ -77,7 +77,7 @@ def _unnumbered_launches(facts: Facts) -> Sequence[Column]:
 
 
 def _launch_phases(facts: Facts) -> Sequence[Column]:
-    """The innermost phase of its thread in which each call with GPU work began, where it is in one."""
+    """Return the innermost phase of its thread in which each call with GPU work began, where it is in one."""
     calls = np.unique(facts.work.call[facts.work.call != NONE])
     calls = calls[facts.call_phases[calls] != NONE]
     return facts.calls.id[calls], facts.call_phases[calls]

@@ -43,7 +43,7 @@ def _loop_steps(facts: Facts) -> Sequence[Column]:
 
 
 def _phase_steps(facts: Facts) -> Sequence[Column]:
-    """The step of the process of each phase that had begun last, if it has not ended when the phase begins."""
+    """Return the step of the process of each phase that had begun last, if it has not ended when the phase begins."""
     rows = facts.rows(_STEPS, "steps")
     step, ts, ts_end, upid = (np.array(column, dtype=np.int64) for column in transposed(rows, 6)[:4])
     ids, begins = (
@@ -67,7 +67,7 @@ def _mask_steps(facts: Facts) -> Sequence[Column]:
 
 
 def _step_periods(facts: Facts) -> Sequence[Column]:
-    """The time from each step to the next one of its thread; the last has none."""
+    """Return the time from each step to the next one of its thread; the last has none."""
     step, ts = facts.numbers("SELECT id, ts FROM molprof_any_step ORDER BY id", "steps")
     thread = facts.on_threads(step).thread
     order = np.lexsort((step, ts, thread))

@@ -49,8 +49,8 @@ def _class_overlap(facts: Facts) -> Sequence[Column]:
     return [classes[number] for number in one], [classes[number] for number in other], shared[one, other]
 
 
-def _totals(keys: Array, work: gaps.Work, size: int) -> tuple[Array, Array]:
-    """Number of pieces of work, and sum of their times, of each key."""
+def _totals(keys: Array, work: gaps.GpuWork, size: int) -> tuple[Array, Array]:
+    """Return the number of pieces of work and the sum of their times for each key."""
     times = np.zeros(size, dtype=np.int64)
     np.add.at(times, keys, work.ts_end - work.ts)
     return np.bincount(keys, minlength=size), times

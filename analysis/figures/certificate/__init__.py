@@ -17,7 +17,7 @@ from molprof.analysis.figures.model import (
     DeviceTime,
     Doubt,
     Group,
-    Sum,
+    SumCheck,
     combined,
     worst,
 )
@@ -48,9 +48,9 @@ def certify(
     info: TraceInfo,
     counts: Counts,
     devices: Mapping[str, DeviceTime],
-    sums: tuple[Sum, ...],
+    sums: tuple[SumCheck, ...],
 ) -> Certificate:
-    """The certificate of the trace that `load_trace(path, engine)` described by `info`.
+    """Return the certificate of the trace that `load_trace(path, engine)` described by `info`.
 
     The package's SQL is registered already. Raises EngineError or QueryError of the trace processor.
     """
@@ -92,7 +92,10 @@ def _certified(group: Group, doubts: list[Doubt], trace: CheckedTrace) -> Certif
 
 
 def _possible(bound: Bound, most_ns: int) -> Bound:
-    """The bound without what cannot be: no count and no time is below 0, and no device works longer than `most_ns`."""
+    """Return the bound without what cannot be.
+
+    No count and no time is below 0, and no device works longer than `most_ns`.
+    """
     low, high = bound.low, bound.high
     if low is not None and bound.figure != "mean_delay_ns":  # which is below 0 where the clocks differ by more
         low = max(0, low)

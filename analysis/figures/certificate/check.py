@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from molprof.analysis.figures.model import Bound, Counts, DeviceTime, Doubt, Evidence, Group, Sum
+from molprof.analysis.figures.model import Bound, Counts, DeviceTime, Doubt, Evidence, Group, SumCheck
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_dicts
@@ -22,12 +22,12 @@ class CheckedTrace:
     devices: Mapping[str, DeviceTime]  # by device number as text
     steps: int
     step_kernels: int
-    sums: tuple[Sum, ...]  # of the report: what must add up
+    sums: tuple[SumCheck, ...]  # of the report: what must add up
     recorded: frozenset[Group]  # groups of which the trace holds anything
     recorded_ns: int  # length of the recorded span, at least that of a device
 
     def rows_at(self, query: Query, place: str) -> Iterator[dict[str, Any]]:
-        """The rows of one place, without their `place`."""
+        """Yield the rows of one place, without their `place`."""
         return (row for row in query_dicts(self.engine, query) if row.pop("place") == place)
 
     def among(self, *groups: Group) -> tuple[Group, ...]:
@@ -35,7 +35,7 @@ class CheckedTrace:
         return tuple(group for group in groups if group in self.recorded)
 
     def count(self, name: str, less: int = 0, more: int | None = 0) -> Bound:
-        """The count `name`, of which `less` may be too many and `more` missing; None: no limit is known."""
+        """Return the count `name`, of which `less` may be too many and `more` missing; None: no limit is known."""
         value: int = getattr(self.counts, name)
         return Bound(f"counts.{name}", value - less, value, None if more is None else value + more)
 
@@ -64,6 +64,7 @@ CHECKS: list[CertificateCheck] = []  # in the order in which they are declared
 
 
 def bounded(group: Group, reason: str, evidence: Evidence, *bounds: Bound) -> Doubt:
+    """Return a doubt that bounds the figures of a group."""
     return Doubt(group, "bounded", reason, bounds, evidence)
 
 

@@ -51,7 +51,10 @@ def _at_least(trace: CheckedTrace, reason: str, evidence: Evidence) -> Iterator[
 
 @check("sums", "sums that must hold do", ALL, _EVENTS)
 def _sums(trace: CheckedTrace) -> Iterator[Doubt]:
-    """What is counted twice differs, as where a viewer drops kernels that overlap others (janestreet/perfetto#35)."""
+    """Report sums that differ where work is counted twice.
+
+    Some viewers drop overlapping kernels (janestreet/perfetto#35).
+    """
     for each in trace.sums:
         if not each.holds:
             evidence: Evidence = {"left": each.left, "right": each.right}
@@ -69,7 +72,7 @@ def _passes(trace: CheckedTrace) -> Iterator[Doubt]:
 
 @check("memory", "memory events are there if asked for", ("allocations",), _MEMORY)
 def _memory(trace: CheckedTrace) -> Iterator[Doubt]:
-    """vLLM asks for memory events in a worker that records none (mi300x_vllm_decode_graph)."""
+    """VLLM asks for memory events in a worker that records none (mi300x_vllm_decode_graph)."""
     # torch writes 1; other writers true.
     if trace.info.keys.get("profile_memory") in (1, True) and not trace.info.memory_events:
         reason = "profile_memory was on, and no memory event is recorded"

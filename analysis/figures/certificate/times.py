@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from molprof.analysis.figures.certificate.check import CheckedTrace, bounded, check, lost
 from molprof.analysis.figures.model import Bound, Doubt, Evidence
-from molprof.analysis.reader import Clock
+from molprof.analysis.reader import ClockTicks
 from molprof.analysis.trace_processor.package import Query, query_dicts, query_row, query_rows
 from molprof.common.values import count_text, counted, time_text
 
@@ -44,7 +44,7 @@ def _resolution(trace: CheckedTrace) -> Iterator[Doubt]:
         yield bounded("host_time", reason, _evidence(host), _within("host_time_ns", host.time_ns, off_ns))
 
 
-def _of_gpu(trace: CheckedTrace, clock: Clock) -> Iterator[Doubt]:
+def _of_gpu(trace: CheckedTrace, clock: ClockTicks) -> Iterator[Doubt]:
     evidence, step = _evidence(clock), clock.step_ns
     idle_ns = sum(device.idle_ns for device in trace.devices.values())
     if clock.without_length == clock.events:
@@ -70,7 +70,7 @@ def _of_gpu(trace: CheckedTrace, clock: Clock) -> Iterator[Doubt]:
         yield bounded("gpu_idle", reason, evidence, *idle)
 
 
-def _is_coarse(trace: CheckedTrace, clock: Clock) -> bool:
+def _is_coarse(trace: CheckedTrace, clock: ClockTicks) -> bool:
     """Whether its step matters, or shows that something rounded the times: torch records ns since it writes a unit."""
     rounded = clock.is_float32 or (clock.step_ns >= _COARSE_NS and "displayTimeUnit" in trace.info.keys)
     return clock.step_ns > 1 and (rounded or clock.step_ns * clock.events > _FINE * clock.time_ns)
@@ -87,7 +87,7 @@ def _within(figure: str, time_ns: int, off_ns: int) -> Bound:
     return Bound(figure, max(0, time_ns - off_ns), time_ns, time_ns + off_ns)
 
 
-def _evidence(clock: Clock) -> Evidence:
+def _evidence(clock: ClockTicks) -> Evidence:
     return {"step_ns": clock.step_ns, "start_step_ns": clock.start_step_ns, "events": clock.events}
 
 

@@ -98,25 +98,25 @@ def _missing_time(trace: CheckedTrace, place: str, reason: str, evidence: Eviden
 
 @check("started_late", "the first launches have GPU work", _MISSING, _WORK)
 def _started_late(trace: CheckedTrace) -> Iterator[Doubt]:
-    """The profiler drops the first kernels (pytorch/pytorch#192021)."""
+    """Report a late start: the profiler drops the first kernels (pytorch/pytorch#192021)."""
     yield from _missing_work(trace, "start", " at the start without GPU work: recorded too late")
 
 
 @check("cut_end", "the last launches have GPU work", _MISSING, _WORK)
 def _cut_end(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Records that arrive while the profiler stops are lost (pytorch/kineto#1564)."""
+    """Report a cut end: records that arrive while the profiler stops are lost (pytorch/kineto#1564)."""
     yield from _missing_work(trace, "end", " at the end without GPU work: recording cut")
 
 
 @check("no_work", "launches have GPU work at all", ("gpu_work", "gpu_time", "gpu_idle", "links"), _WORK)
 def _no_work(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Launches alone are recorded (intel/torch-xpu-ops#3985)."""
+    """Report traces with launches alone (intel/torch-xpu-ops#3985)."""
     yield from _missing_work(trace, "all", ", all without GPU work")
 
 
 @check("dropped", "no activities were dropped", (*_MISSING, "launches"), _WORK)
 def _dropped(trace: CheckedTrace) -> Iterator[Doubt]:
-    """The profiler had no memory left for records (pytorch/kineto#116), or lost their number (ROCm/roctracer#100)."""
+    """Report records dropped for lack of memory (pytorch/kineto#116), or lost (ROCm/roctracer#100)."""
     yield from _missing_work(trace, "middle", " between others without GPU work: dropped")
     for row in trace.rows_at(_CALL, "later"):
         reason = f"{counted(row['kernels'], 'kernel')} without recorded call: dropped"
@@ -213,7 +213,7 @@ def _overruns(trace: CheckedTrace) -> Iterator[Doubt]:
 
 @check("long_syncs", "no sync outlasts the recorded work", ("gpu_work", "gpu_time", "gpu_idle"), _SYNCS)
 def _long_syncs(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Rounds of a loop in a graph after the first are not recorded (pytorch/kineto#1062)."""
+    """Report long syncs: rounds of a loop in a graph after the first are not recorded (pytorch/kineto#1062)."""
     row = query_row(trace.engine, _SYNCS)
     # Of work that launches without a record started, the checks of launches tell.
     if not row["syncs"] or not any(time["inside_ns"] + time["outside_ns"] for time in trace.rows_at(_TIME, "sync")):
@@ -273,7 +273,7 @@ def _absent_from_graphs(trace: CheckedTrace, reason: str, evidence: Evidence, mo
 
 @check("inferred_steps", "where steps begin and end is recorded", ("steps",), _INFERRED)
 def _inferred_steps(trace: CheckedTrace) -> Iterator[Doubt]:
-    """The scheduler may run in a process that was not profiled, and fills masks; a loop of the user's marks nothing.
+    """Report inferred steps: the scheduler may run in a process without profiler, and own loops mark nothing.
 
     So it is in b200_vllm_eager and mi300x_sglang_qwen3_8b_decode.
     """

@@ -12,7 +12,14 @@ import numpy as np
 from isal import isal_zlib
 
 from molprof.analysis.facts import GPU_CALLS, GPU_WORK
-from molprof.analysis.reader.packets.events import KEY_CATEGORY, ArgsOf, Clocks, RenderStages, Sequence, counted
+from molprof.analysis.reader.packets.events import (
+    KEY_CATEGORY,
+    ArgsOf,
+    PacketClocks,
+    PacketSequence,
+    RenderStages,
+    counted,
+)
 from molprof.analysis.reader.packets.runs import Linked, check_one_run, check_written_once
 from molprof.analysis.reader.packets.stream import DamageError, packet_class, packets, unpacked
 from molprof.analysis.reader.packets.tracks import BEGIN, COUNTER, END, INSTANT, OPEN, Tracks, set_durations
@@ -38,7 +45,7 @@ def chrome_text(name: str, blocks: Iterator[bytes], args_of: ArgsOf | None = Non
 
     Raises TraceError: the trace is damaged, at which byte; it holds several runs, or nothing of PyTorch's profiler.
     """
-    reader = _Reader(name, args_of)
+    reader = _ChromeReader(name, args_of)
     problem: TraceError | None = None
     try:
         for byte, content in packets(blocks):
@@ -53,7 +60,7 @@ def chrome_text(name: str, blocks: Iterator[bytes], args_of: ArgsOf | None = Non
     yield from reader.texts(problem)
 
 
-class _Reader:
+class _ChromeReader:
     """The events of the trace `name` that are read so far, in file order; an event's position counts from 0."""
 
     def __init__(self, name: str, args_of: ArgsOf | None) -> None:
@@ -77,9 +84,9 @@ class _Reader:
         self._calls: list[int] = []
         self._submitted: list[tuple[int, list[int]]] = []  # positions of calls, and the event numbers they started
         self._keys: dict[str, Any] = {}
-        self._sequences: dict[int, Sequence] = {}
+        self._sequences: dict[int, PacketSequence] = {}
         self._texts: dict[str, Any] = {}
-        self._clocks = Clocks()
+        self._clocks = PacketClocks()
         self._tracks = Tracks()
         self._render_stages = RenderStages()
 
@@ -89,7 +96,7 @@ class _Reader:
         return TraceError(f"{self._name} {what} ({where})", _DAMAGE_HINT)
 
     def read(self, byte: int, content: bytes) -> None:
-        """Takes the packet that begins at `byte`. Raises DamageError."""
+        """Take the packet that begins at `byte`. Raises DamageError."""
         try:
             self._take(self._packet(content), byte)
         except (self._wrong, UnicodeDecodeError, RecursionError) as error:
@@ -102,7 +109,7 @@ class _Reader:
         number = packet.trusted_packet_sequence_id
         sequence = self._sequences.get(number)
         if sequence is None:
-            sequence = self._sequences[number] = Sequence(number, self._texts)
+            sequence = self._sequences[number] = PacketSequence(number, self._texts)
         sequence.take(packet)
         # A packet holds one of these, most often the first.
         if packet.HasField("track_event"):
@@ -121,7 +128,7 @@ class _Reader:
             for track, value in self._render_stages.counters(packet.gpu_counter_event, sequence):
                 self._add(COUNTER, time, track, byte, {"args": {"": value}})
 
-    def _track_event(self, event: Any, sequence: Sequence, time_ns: int, byte: int) -> None:
+    def _track_event(self, event: Any, sequence: PacketSequence, time_ns: int, byte: int) -> None:
         uuid = event.track_uuid or sequence.track_uuid or 0
         track = uuid or (f"sequence {sequence.number}", 0)
         if event.type == COUNTER:
@@ -140,7 +147,7 @@ class _Reader:
                 stages = list(event.gpu_correlation.render_stage_submission_event_ids)
                 self._submitted.append((position, stages))
 
-    def _render_stage(self, packet: Any, sequence: Sequence, byte: int) -> None:
+    def _render_stage(self, packet: Any, sequence: PacketSequence, byte: int) -> None:
         event = packet.gpu_render_stage_event
         self._render_stages.specify(event)
         if not event.HasField("event_id") and not event.HasField("duration"):
@@ -159,7 +166,7 @@ class _Reader:
     def _add(
         self, kind: int, time_ns: int, track: Any, byte: int, event: dict[str, Any] | None, duration_ns: int = OPEN
     ) -> int:
-        """Adds an event: category, name and args, or None of an end. Returns its position."""
+        """Add an event: category, name and args, or None of an end. Returns its position."""
         position = self.events
         self.events += 1
         number = self._track_numbers.setdefault((kind == COUNTER, track), len(self._track_numbers))

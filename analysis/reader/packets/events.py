@@ -45,7 +45,7 @@ _INTEGER = re.compile(r"0|-?[1-9]\d{0,18}")
 _STREAM = re.compile(r"\bstream (\d{1,18})\b", re.IGNORECASE)
 
 
-class Sequence:
+class PacketSequence:
     """The state of one writer, from packet to packet."""
 
     def __init__(self, number: int, texts: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ class Sequence:
         self._interned: dict[str, dict[int, Any]] = defaultdict(dict)
 
     def take(self, packet: Any) -> None:
-        """Takes what a packet tells of those behind it."""
+        """Take what a packet tells of those behind it."""
         if packet.sequence_flags & _CLEARED or packet.incremental_state_cleared:
             self._interned.clear()
             self.track_uuid = self.clock = None
@@ -134,7 +134,7 @@ class Sequence:
         return self._texts[text]
 
 
-class Clocks:
+class PacketClocks:
     """Times of all packets in ns of one clock: that of packets without a clock, or of the first snapshot."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class Clocks:
         self._only: tuple[int, int] | None = None  # a clock without a snapshot
 
     def snapshot(self, sequence: int, clocks: Any) -> None:
-        """Takes the times of several clocks at one moment."""
+        """Take the times of several clocks at one moment."""
         times = {}
         for clock in clocks:
             unit = clock.unit_multiplier_ns or 1
@@ -158,7 +158,7 @@ class Clocks:
         for key, (time, unit, is_incremental) in times.items():
             self._snapshots[key] = time, moments[0], unit, is_incremental
 
-    def time_ns(self, packet: Any, sequence: Sequence) -> int:
+    def time_ns(self, packet: Any, sequence: PacketSequence) -> int:
         """Return the time of a packet, ns. Raises DamageError where there is none."""
         if not packet.HasField("timestamp"):
             raise DamageError("has an event without a time")
@@ -205,12 +205,12 @@ class RenderStages:
         self._counters: dict[int, str] = {}
 
     def specify(self, event: Any) -> None:
-        """Takes the description of queues and stages in an event, if there is one."""
+        """Take the description of queues and stages in an event, if there is one."""
         if event.HasField("specifications"):
             self._queues = [item.name for item in event.specifications.hw_queue]
             self._stages = [item.name for item in event.specifications.stage]
 
-    def event(self, event: Any, sequence: Sequence) -> tuple[dict[str, Any], str]:
+    def event(self, event: Any, sequence: PacketSequence) -> tuple[dict[str, Any], str]:
         """Return a stage's category, name and args; and the name of its queue. Raises DamageError."""
         args = dict(_args(event, sequence))
         queue = _listed(self._queues, event.hw_queue_id) or f"queue {event.hw_queue_id}"
@@ -231,7 +231,7 @@ class RenderStages:
             name = str(kernel.demangled_name or kernel.name)
         return {"cat": category, "name": name or stage, "args": args}, queue
 
-    def counters(self, event: Any, sequence: Sequence) -> Iterator[tuple[tuple[str, str], Any]]:
+    def counters(self, event: Any, sequence: PacketSequence) -> Iterator[tuple[tuple[str, str], Any]]:
         """Return the samples of a counter event: name and owner, and value of each. Raises DamageError."""
         gpu, names = event.gpu_id, self._counters
         if event.HasField("counter_descriptor_iid"):
@@ -246,7 +246,7 @@ class RenderStages:
             yield (name, f"GPU {gpu} Counters"), value
 
 
-def _args(event: Any, sequence: Sequence) -> Iterator[tuple[str, Any]]:
+def _args(event: Any, sequence: PacketSequence) -> Iterator[tuple[str, Any]]:
     """Return the names and values of the args of a stage. Raises DamageError."""
     for item in event.extra_data:
         text = item.value

@@ -54,6 +54,7 @@ def call_line(target: str, *arguments: str, bound: bool = True) -> list[str]:
 
 
 def command_line(arguments: Sequence[str]) -> list[str]:
+    """Return the command line that runs `molprof` with these arguments."""
     return call_line("molprof.cli:main", *arguments)
 
 
@@ -85,6 +86,7 @@ def control(option: int, value: int) -> bool:
 
 
 def signal_group(process: subprocess.Popen[Any], number: signal.Signals) -> None:
+    """Send a signal to the process and all that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
@@ -250,18 +252,18 @@ class Copy:
         theirs.close()
 
     def kill(self) -> None:
-        """Ends the copy, whatever it does; who waits for it gets an EOFError."""
+        """End the copy, whatever it does; who waits for it gets an EOFError."""
         with contextlib.suppress(ProcessLookupError):  # SIGCHLD may be ignored
             os.kill(self._pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Waits for the end of the copy; its exit code, below 0 the signal that killed it."""
+        """Wait for the end of the copy; its exit code, below 0 the signal that killed it."""
         with contextlib.suppress(ChildProcessError):
             return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         return 0
 
     def close(self) -> None:
-        """Ends the copy, and waits until it is gone."""
+        """End the copy, and wait until it is gone."""
         self.connection.close()
         self.kill()
         self.wait()

@@ -192,7 +192,7 @@ def killed_by_kernel(peak: int, free: int | None, code: int = -signal.SIGKILL) -
 
 
 def _stack(folder: Path) -> tuple[list[str] | None, str]:
-    """What `faulthandler` wrote, and its innermost function, as `, in name (file.py:12)`."""
+    """Return the stack that `faulthandler` wrote, and its innermost function, as `, in name (file.py:12)`."""
     lines = _lines(folder / "stack")
     found = next(filter(None, map(_FRAME.search, lines)), None)
     where = f", in {found['name']} ({Path(found['file']).name}:{found['line']})" if found else ""
@@ -223,7 +223,7 @@ def serve() -> None:
 
 
 def _answer(target: str, arguments: list[Any]) -> dict[str, Any]:
-    """The fields of the `Ending` of a call in this process."""
+    """Return the fields of the `Ending` of a call in this process."""
     try:
         return {"state": OK, "value": named(target)(*arguments)}
     except (UnsupportedError, MissingExtraError) as problem:
@@ -244,7 +244,7 @@ def _answer(target: str, arguments: list[Any]) -> dict[str, Any]:
 
 
 def _taken_by_others(message: str) -> str:
-    """What other programs held of a GPU's memory, where an allocation would have fitted without it; else empty."""
+    """Return what other programs held of a GPU's memory, where an allocation would have fitted without it; else empty."""
     found = _OF_GPU.search(message)
     if found is None:
         return ""

@@ -164,7 +164,7 @@ def _serve(connection: Connection) -> None:
 
 
 def _answer(request: bytes) -> bytes:
-    """The result of a call, or the error."""
+    """Return the result of a call, or the error."""
     try:
         function, arguments = pickle.loads(request)
         function = named(function) if isinstance(function, str) else function
