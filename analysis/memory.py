@@ -263,24 +263,24 @@ def _categories(events: Frame, made: list[int | None], device: str, model: Model
     widths = {row * width for row in rows for width in (model.needs.logits_of_row if model else ())}
     sizes = [-(-size // block) * block for size in widths]
     category[(category == "activations") & np.isin(events["bytes"], sizes)] = "logits"
-    for place, at in enumerate(made):
-        if category[place] is None:
-            category[place] = BEFORE if at is None else category[at]
+    for index, at in enumerate(made):
+        if category[index] is None:
+            category[index] = BEFORE if at is None else category[at]
     return np.asarray(category)
 
 
 def _places(events: Frame, made: list[int | None], peak: int) -> tuple[AllocationSite, ...]:
     """Return the allocations of phases, modules and operators, in the order of their first allocation."""
-    freed = {at: place for place, at in enumerate(made) if at is not None}
+    freed = {at: index for index, at in enumerate(made) if at is not None}
     sums: defaultdict[tuple[str, ...], np.ndarray] = defaultdict(lambda: np.zeros(4, dtype=np.int64))
     columns = events.select("bytes", "phase", "module", "source", "operator").rows()
-    for place, (size, phase, module, source, operator) in enumerate(columns):
+    for index, (size, phase, module, source, operator) in enumerate(columns):
         if size < 0:
             continue
         inside = class_names(module).split("/") if module else [source] if source else []
         path = tuple(filter(None, (phase, *inside, operator))) or ("(no operator)",)
-        end = freed.get(place, len(events))
-        amounts = 1, size, size * (place <= peak < end), size * (end == len(events))
+        end = freed.get(index, len(events))
+        amounts = 1, size, size * (index <= peak < end), size * (end == len(events))
         for depth in range(len(path)):
             sums[path[: depth + 1]] += amounts
     order: dict[tuple[str, ...], int] = {}

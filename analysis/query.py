@@ -245,11 +245,11 @@ def joined(traces: Sequence[str], results: Sequence[QueryResult]) -> QueryResult
     return QueryResult(tuple(frames), tuple(note for result in results for note in result.notes))
 
 
-def _stacked(traces: Sequence[str], found: Sequence[Frame]) -> Frame:
+def _stacked(traces: Sequence[str], frames: Sequence[Frame]) -> Frame:
     """Return the columns of all traces below each other, the traces' paths before them."""
-    stacked = {TRACE_COLUMN: np.repeat(np.array(traces, dtype=object), [len(frame) for frame in found])}
-    for name in found[0].names:
-        parts = [frame[name] for frame in found if len(frame)] or [found[0][name]]
+    stacked = {TRACE_COLUMN: np.repeat(np.array(traces, dtype=object), [len(frame) for frame in frames])}
+    for name in frames[0].names:
+        parts = [frame[name] for frame in frames if len(frame)] or [frames[0][name]]
         # As the engine renames a second column of one name. Mixed types become objects.
         key = f"{name}:1" if name == TRACE_COLUMN else name
         stacked[key] = np.concatenate(parts, dtype=object if len({part.dtype for part in parts}) > 1 else None)

@@ -121,17 +121,17 @@ def read_recorded_steps(engine: TraceProcessor, origin_ns: int = 0) -> list[Reco
     """All steps in order of start, their times since the trace's earliest event and `origin_ns`."""
     rows = read_frame(engine, "steps", "ts dur number batch").rows()
     return [
-        RecordedStep(origin_ns + ts, dur, place if number is None else number, batch)
-        for place, (ts, dur, number, batch) in enumerate(rows)
+        RecordedStep(origin_ns + ts, dur, index if number is None else number, batch)
+        for index, (ts, dur, number, batch) in enumerate(rows)
     ]
 
 
-def _annotated(found: _Columns, path: Path) -> tuple[list[RecordedStep], list[tuple[int, int, str]]]:
+def _annotated(columns: _Columns, path: Path) -> tuple[list[RecordedStep], list[tuple[int, int, str]]]:
     """Return steps, and start, end and name of phases, as the SQL package finds them; times as in the file."""
     with tempfile.TemporaryDirectory(prefix="molprof-trim-") as folder:
         annotations = Path(folder, "annotations.json")
         with annotations.open("wb") as file:
-            file.writelines((b'{"traceEvents":[', b",\n".join(found.annotations), b"]}"))
+            file.writelines((b'{"traceEvents":[', b",\n".join(columns.annotations), b"]}"))
         with open_trace(annotations, all_args=False) as (engine, info):
             steps = read_recorded_steps(engine, info.origin_ns)
             _, phases = query_rows(engine, Query("phases", "SELECT ts, ts + dur, phase FROM molprof_phase ORDER BY ts"))
@@ -286,10 +286,10 @@ def _pass_over(path: Path, read: Callable[[bytes], TracePart]) -> dict[str, Any]
         return document.keys
 
 
-def _span(found: _Columns, wish: Wish, steps: list[RecordedStep]) -> tuple[int, int]:
+def _span(columns: _Columns, wish: Wish, steps: list[RecordedStep]) -> tuple[int, int]:
     """Where the time that is kept begins, and where it ends: ns as in the file, the end not in it."""
-    begin = found.origin_ns + (wish.start_ns or 0)
-    end = _MAX_NUMBER - 1 if wish.end_ns is None else found.origin_ns + wish.end_ns
+    begin = columns.origin_ns + (wish.start_ns or 0)
+    end = _MAX_NUMBER - 1 if wish.end_ns is None else columns.origin_ns + wish.end_ns
     if steps:
         begin = max(begin, min(step.start_ns for step in steps))
         end = min(end, max(step.start_ns + step.dur_ns for step in steps))
@@ -297,7 +297,7 @@ def _span(found: _Columns, wish: Wish, steps: list[RecordedStep]) -> tuple[int, 
 
 
 def _kept(
-    found: _Columns, path: Path, span_ns: tuple[int, int], phases: list[tuple[int, int, str]], wish: Wish
+    columns: _Columns, path: Path, span_ns: tuple[int, int], phases: list[tuple[int, int, str]], wish: Wish
 ) -> Array:
     """Which events are kept: those of a span of time and of phases, with the GPU work of its calls.
 
@@ -307,10 +307,10 @@ def _kept(
     if unknown := [name for name in wish.phases if name not in names]:
         hint = f"those recorded are {', '.join(names)}" if names else "only molprof's own traces have phases"
         raise UsageError(f"{path} has no recorded phase {unknown[0]!r}", hint=hint)
-    known = sorted({str(category) for phase, category, _ in found.kinds if phase == "X"} - {FACT_CATEGORY})
+    known = sorted({str(category) for phase, category, _ in columns.kinds if phase == "X"} - {FACT_CATEGORY})
     if unknown := [name for name in (*wish.categories, *wish.without) if name not in known]:
         raise UsageError(f"{path} has no category {unknown[0]!r}", hint=f"it has {', '.join(known)}")
-    starts, ends, numbers = found.starts_ns, found.ends_ns, found.numbers
+    starts, ends, numbers = columns.starts_ns, columns.ends_ns, columns.numbers
     in_time = (starts >= span_ns[0]) & (starts < span_ns[1])
     in_phases = in_time
     if wish.phases:
@@ -319,8 +319,8 @@ def _kept(
         place = np.searchsorted(begins, starts, side="right") - 1
         in_phases = in_time & (place >= 0) & (starts < stops[place])
     # GPU work is kept by its call where that is recorded, else by its own start.
-    linked = found.are(lambda kind: kind[0] == "X") & (numbers >= 0)
-    is_work = found.are(lambda kind: _category(kind) in GPU_WORK)
+    linked = columns.are(lambda kind: kind[0] == "X") & (numbers >= 0)
+    is_work = columns.are(lambda kind: _category(kind) in GPU_WORK)
     calls, work = linked & ~is_work, linked & is_work
     has_call = np.isin(numbers, np.intersect1d(numbers[calls], numbers[work]))
     by_call = np.where(has_call, np.isin(numbers, numbers[calls & in_phases]), in_phases)
@@ -328,23 +328,26 @@ def _kept(
     # An annotation of the GPU spans the work of what it annotates on the CPU.
     around_work = (starts >= starts[work].min(initial=span_ns[1])) & (ends <= ends[work].max(initial=span_ns[0]))
     # A flow from a call to what it started has both ends where both are kept; others bind operators.
-    wanted = found.are(lambda kind: wish.wants(kind[1]))
+    wanted = columns.are(lambda kind: wish.wants(kind[1]))
     both = np.intersect1d(numbers[calls & in_phases & wanted], numbers[work & wanted])
-    launches = found.are(lambda kind: kind[1] == "ac2g") & (numbers >= 0)
+    launches = columns.are(lambda kind: kind[1] == "ac2g") & (numbers >= 0)
     by_ends = np.where(launches, np.isin(numbers, both), in_phases & wish.wants("cpu_op"))
-    is_flow, named = found.are(lambda kind: kind[0] in FLOW_PHASES), numbered()
-    name_of = np.array([named[kind[1:]] for kind in found.kinds], np.int64)[found.kind_of[is_flow]]
+    is_flow, named = columns.are(lambda kind: kind[0] in FLOW_PHASES), numbered()
+    name_of = np.array([named[kind[1:]] for kind in columns.kinds], np.int64)[columns.kind_of[is_flow]]
     _, ids = np.unique(numbers[is_flow], return_inverse=True)
     _, flow_of = np.unique(name_of * len(ids) + ids, return_inverse=True)
     by_ends[is_flow] = np.bincount(flow_of, ~by_ends[is_flow])[flow_of] == 0
     rules = (
-        (found.are(lambda kind: kind[1] == FACT_CATEGORY), False),  # what `molprof export` added is of the whole trace
+        (
+            columns.are(lambda kind: kind[1] == FACT_CATEGORY),
+            False,
+        ),  # what `molprof export` added is of the whole trace
         (is_flow, by_ends),
-        (found.are(lambda kind: kind[0] not in _TIMED or kind[1] == "molprof.sequence"), True),
-        (found.are(_is_own), in_time),
+        (columns.are(lambda kind: kind[0] not in _TIMED or kind[1] == "molprof.sequence"), True),
+        (columns.are(_is_own), in_time),
         (~wanted, False),
         (is_work, by_call),
-        (found.are(lambda kind: _category(kind) == "gpu_user_annotation"), around_work),
+        (columns.are(lambda kind: _category(kind) == "gpu_user_annotation"), around_work),
     )
     tests, choices = zip(*rules, strict=True)
     return np.asarray(np.select(tests, choices, in_phases))
@@ -356,10 +359,10 @@ def _is_own(kind: Kind) -> bool:
     return category == "molprof.token" or (category == ANNOTATION and str(name).startswith("molprof."))
 
 
-def _write(out: BinaryIO, path: Path, found: _Columns, kept: Array, span_ns: tuple[int, int]) -> None:
+def _write(out: BinaryIO, path: Path, columns: _Columns, kept: Array, span_ns: tuple[int, int]) -> None:
     """Write the text of the events that are kept, in an array that ends the text. Raises TraceError."""
-    sequences = found.are(lambda kind: kind[0] in _TIMED and kind[1] == "molprof.sequence")
-    begins, ends = (np.clip(times, *span_ns) for times in (found.starts_ns, found.ends_ns))
+    sequences = columns.are(lambda kind: kind[0] in _TIMED and kind[1] == "molprof.sequence")
+    begins, ends = (np.clip(times, *span_ns) for times in (columns.starts_ns, columns.ends_ns))
     at, before = 0, b'{"traceEvents": [\n'
 
     def read(text: bytes) -> TracePart:

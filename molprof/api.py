@@ -183,7 +183,7 @@ def ranks(
 
     reading = _reading(reading, how)
     files, left_out = rank_files(paths)
-    found: list[RankTrace] = []
+    rank_traces: list[RankTrace] = []
     known: set[Path] = set()
 
     def kept(path: Path) -> list[RankTrace] | None:
@@ -204,9 +204,9 @@ def ranks(
             raise read
         if parts is not None and path not in known:
             write_part(parts, path, reading.partial, read)
-        found += read
+        rank_traces += read
         progress(done, len(files))
-    return job_of_files(found, left_out)
+    return job_of_files(rank_traces, left_out)
 
 
 def ranks_of_trace(trace: Trace) -> list[RankTrace]:

@@ -45,7 +45,7 @@ def presets_document(project: Project) -> Document:
 
 def _section(title: str, entries: Mapping[str, Sequence[str]]) -> Section:
     """Each name with its lines in a column of their own."""
-    rows = [(name if place == 0 else "", line) for name, lines in entries.items() for place, line in enumerate(lines)]
+    rows = [(name if index == 0 else "", line) for name, lines in entries.items() for index, line in enumerate(lines)]
     return Section(title, table=pairs(rows, wide=True))
 
 

@@ -95,8 +95,8 @@ class EngineMasks:
                       for runs in (one.states, one.keywords))  # fmt: skip
             times = itertools.zip_longest(one.mask_ns, one.accept_ns, one.apply_ns)
             found += [
-                Mask(schema.name, one.description, place, *words, *ns)
-                for place, (ns, *words) in enumerate(zip(times, *labels, strict=True))
+                Mask(schema.name, one.description, index, *words, *ns)
+                for index, (ns, *words) in enumerate(zip(times, *labels, strict=True))
             ]
         return found
 

@@ -99,7 +99,7 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
     rows = _worded(compared_rows(timed, paired is not None), reports)
     wall = next(row for row in rows if row.figure.id == "wall_ns")
     differences = tuple(
-        difference(timed[0].run, report.run, wall, place) for place, report in enumerate(timed[1:], start=1)
+        difference(timed[0].run, report.run, wall, index) for index, report in enumerate(timed[1:], start=1)
     )
     return Comparison(
         schema=SCHEMA,
@@ -237,8 +237,8 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
                 f"{run.cut_answers} of {counted(run.molecules, run.noun)} of {label} stopped at the token limit, so "
                 "its tokens and times are not of whole answers"
             )
-    for place, (label, report) in enumerate(named):
-        if same := next((other for other, earlier in named[:place] if one_file(earlier, report)), None):
+    for index, (label, report) in enumerate(named):
+        if same := next((other for other, earlier in named[:index] if one_file(earlier, report)), None):
             yield f"{same} and {label} are one file, or copies of one: nothing differs"
     if random := [label for label, _, run in runs if run.setup.random]:
         yield f"random weights, so tokens, junk and drift are not meaningful: {', '.join(random)}"

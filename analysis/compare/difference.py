@@ -92,8 +92,8 @@ class Factor(NamedTuple):
 Term = tuple[Factor, ...]
 
 
-def difference(first: Run | None, other: Run | None, wall: ComparedRow, place: int) -> Difference | None:
-    """`other`, at `place` of the row of wall times, minus `first`; None where either has no unprofiled time.
+def difference(first: Run | None, other: Run | None, wall: ComparedRow, index: int) -> Difference | None:
+    """`other`, at `index` of the row of wall times, minus `first`; None where either has no unprofiled time.
 
     Both have the times that the row has. Paired runs have their passes in the order of the rounds; otherwise the passes
     of one vary independently of the other's.
@@ -149,7 +149,7 @@ def difference(first: Run | None, other: Run | None, wall: ComparedRow, place: i
         factor_values=factor_values,
         paired=wall.paired,
         rounds=len(each),
-        significant=wall.significant[place],
+        significant=wall.significant[index],
         causes=named_parts(worth),
         intervals=intervals,
         wall_interval=mean_interval([float(item) for item, _ in each]),
@@ -392,8 +392,8 @@ def attribute(terms: Iterable[Term]) -> dict[str, Fraction]:
         scales = [lcm(factor.first.denominator, factor.other.denominator) for factor in term]
         pairs = [(int(item.first * scale), int(item.other * scale)) for item, scale in zip(term, scales, strict=True)]
         denominator = prod(scales) * factorial(len(term))
-        for place, (factor, (first, other)) in enumerate(zip(term, pairs, strict=True)):
-            change = (other - first) * _sum_of_products([*pairs[:place], *pairs[place + 1 :]])
+        for index, (factor, (first, other)) in enumerate(zip(term, pairs, strict=True)):
+            change = (other - first) * _sum_of_products([*pairs[:index], *pairs[index + 1 :]])
             shares[factor.part] = shares.get(factor.part, Fraction(0)) + Fraction(change, denominator)
     return shares
 

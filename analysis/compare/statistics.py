@@ -50,7 +50,7 @@ def median_interval(values: Sequence[float]) -> ConfidenceInterval | None:
         return None
     ordered = sorted(values)
     # P(fewer than `cut` values lie below the median), a fair coin `count` times.
-    tails = [total / 2**count for total in accumulate(math.comb(count, place) for place in range(count // 2 + 1))]
+    tails = [total / 2**count for total in accumulate(math.comb(count, index) for index in range(count // 2 + 1))]
     cut = _cut(tails)
     return ConfidenceInterval(ordered[cut - 1], ordered[count - cut], 1 - 2 * tails[cut - 1])
 
@@ -112,8 +112,8 @@ def _within(angle: float, freedom: int) -> float:
     odd = freedom % 2
     term = math.cos(angle) if odd else 1.0
     total = term if freedom > 1 else 0.0
-    for place in range(2 if odd else 1, freedom - 1, 2):
-        term *= math.cos(angle) ** 2 * place / (place + 1)
+    for index in range(2 if odd else 1, freedom - 1, 2):
+        term *= math.cos(angle) ** 2 * index / (index + 1)
         total += term
     return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
 
@@ -143,9 +143,9 @@ def _mann_whitney(many: int, others: int) -> list[float]:
     size = many * others + 1
     counts = [1] + [0] * (size - 1)
     for step in range(1, many + 1):
-        for place in range(size - 1, others + step - 1, -1):
-            counts[place] -= counts[place - others - step]
-        for place in range(step, size):
-            counts[place] += counts[place - step]
+        for index in range(size - 1, others + step - 1, -1):
+            counts[index] -= counts[index - others - step]
+        for index in range(step, size):
+            counts[index] += counts[index - step]
     whole = math.comb(many + others, many)
     return [count / whole for count in counts]

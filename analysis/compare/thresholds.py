@@ -186,12 +186,12 @@ def judge_rows(
     alone = len(labels) == 1
     found: list[tuple[str, str]] = []  # field of Judgement, or nothing, and the line
     for threshold in thresholds:
-        for place, (label, report) in enumerate(zip(labels, reports, strict=True)):
+        for index, (label, report) in enumerate(zip(labels, reports, strict=True)):
             head = f"{threshold.text}: " if alone else f"{threshold.text}: {label}: "
             if threshold.figure is None:
                 kind, line = _certified(threshold, report)
-            elif place or alone:
-                kind, line = _judged(threshold, by_id[threshold.figure.id], place, labels, reports)
+            elif index or alone:
+                kind, line = _judged(threshold, by_id[threshold.figure.id], index, labels, reports)
             else:
                 continue
             found.append((kind, head + line))
@@ -211,21 +211,21 @@ def _certified(threshold: Threshold, report: Report) -> tuple[str, str]:
 
 
 def _judged(
-    threshold: Threshold, row: ComparedRow, place: int, labels: Sequence[str], reports: Sequence[Report]
+    threshold: Threshold, row: ComparedRow, index: int, labels: Sequence[str], reports: Sequence[Report]
 ) -> tuple[str, str]:
     """Return a time fails if its whole interval is beyond the bound, any other figure if its value is."""
     figure, relative, beyond = row.figure, threshold.relative, _OPERATORS[threshold.operator]
-    value, before = row.numbers(place)
+    value, before = row.numbers(index)
     if value is None or (relative and before is None):
-        side = place if value is None else 0
+        side = index if value is None else 0
         why = " (not captured by molprof)" if reports[side].run is None else ""
         return "undecided", f"{figure.id} is not recorded{f' in {labels[side]}' if relative else ''}{why}"
     show: Callable[[float], str] = partial(by_unit, figure.unit)
     line = f"{figure.id} is {show(value)}"
-    tested, interval, paired = value, row.intervals[place], ""
+    tested, interval, paired = value, row.intervals[index], ""
     if relative:
         line += f", {by_unit(figure.unit, before)} in {labels[0]}"
-        show, tested, interval = _change, row.factor(place), row.ratio_intervals[place]
+        show, tested, interval = _change, row.factor(index), row.ratio_intervals[index]
         paired = "paired, " if row.paired else ""
         line += f": {show(tested)}" if math.isfinite(tested) else ""
     exceeded = beyond(tested, threshold.bound)
@@ -251,27 +251,30 @@ def read_expectations(path: Path) -> tuple[Expectation, ...]:
     entries = file.check_keys(file.content, [], ("prediction",)).get("prediction")
     if not isinstance(entries, list) or not entries:
         raise UsageError(f"{path} has no [[prediction]]", hint=_EXAMPLE)
-    found: list[Expectation] = []
+    expectations: list[Expectation] = []
     for number, entry in enumerate(entries):
         where = ("prediction", number)
         item = file.typed(entry, where, Expectation)
         if item.metric not in METRICS:
             file.refuse(f"no figure {item.metric!r}", [*where, "metric"], near_metrics(item.metric))
-        if any(item.id == other.id for other in (*BUILT_IN, *found)):
+        if any(item.id == other.id for other in (*BUILT_IN, *expectations)):
             file.refuse(f"the id {item.id!r} is taken", [*where, "id"])
-        found.append(item)
-    return tuple(found)
+        expectations.append(item)
+    return tuple(expectations)
 
 
 def predictions(
-    labels: Sequence[str], reports: Sequence[Report], rows: Sequence[ComparedRow], given: Sequence[Expectation]
+    labels: Sequence[str], reports: Sequence[Report], rows: Sequence[ComparedRow], expectations: Sequence[Expectation]
 ) -> tuple[ExpectationVerdict, ...]:
     """Return the verdict on each expectation; built-in ones first, unless the runs generated no molecules."""
     known = [report.run for report in reports if report.run is not None]
     families = _families(labels, reports)
     missing = "requires a LLaMA and a Qwen run, both with a processor or both without, or two foreign traces"
     built_in = BUILT_IN if not known or any(run.of_molecules for run in known) else ()
-    asked = [*((item, families, missing) for item in built_in), *((item, *_named(item, labels)) for item in given)]
+    asked = [
+        *((item, families, missing) for item in built_in),
+        *((item, *_named(item, labels)) for item in expectations),
+    ]
     by_id = {row.figure.id: row for row in rows}
     found = []
     for item, pair, reason in asked:
@@ -328,10 +331,10 @@ def _named(item: Expectation, labels: Sequence[str]) -> tuple[tuple[int, int] | 
 
 
 def _verdict(
-    item: Expectation, row: ComparedRow, place: int, runs: Sequence[tuple[str, Report]]
+    item: Expectation, row: ComparedRow, index: int, runs: Sequence[tuple[str, Report]]
 ) -> tuple[Verdict, str]:
     """Beyond noise and relevance only: from the interval of the ratio for times, from the figures for counts."""
-    if lacking := [run for run, value in zip(runs, row.numbers(place), strict=True) if value is None]:
+    if lacking := [run for run, value in zip(runs, row.numbers(index), strict=True) if value is None]:
         reason = f"not recorded in {' and '.join(label for label, _ in lacking)}"
         divided = item.metric.endswith(("_per_token", "_per_molecule"))
         if divided and any(report.run is None for _, report in lacking):
@@ -339,9 +342,9 @@ def _verdict(
         return "not recorded", reason
     if row.figure.noise == "once":
         return "not significant", "measured once, so its noise is not known"
-    low = high = row.factor(place)
+    low = high = row.factor(index)
     if row.figure.noise == "repeats":
-        interval = row.ratio_intervals[place]
+        interval = row.ratio_intervals[index]
         if interval is None:
             return "not significant", f"one of the runs has fewer than {LEAST_REPEATS} timed passes"
         low, high = interval.low, interval.high

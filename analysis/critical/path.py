@@ -85,10 +85,10 @@ def read_critical_path(engine: TraceProcessor, info: TraceInfo, changes: Sequenc
     )
 
 
-def _single(replay: Replay, found: Replayed) -> list[WhatIfChange]:
+def _single(replay: Replay, replayed: Replayed) -> list[WhatIfChange]:
     """Return the changes to try one by one."""
     recorded = replay.recorded
-    classes = Counter({piece.what: ns for piece, ns in found.path.items() if piece.where == ON_GPU})
+    classes = Counter({piece.what: ns for piece, ns in replayed.path.items() if piece.where == ON_GPU})
     phases = Counter(
         {name: sum(one.length_ns for one in by_thread.values()) for name, by_thread in replay.named_phases.items()}
     )

@@ -192,7 +192,7 @@ def _outermost(calls: Frame, start: int, end: int) -> np.ndarray:
 
 
 def _call_of(calls: Frame, work: Frame) -> np.ndarray:
-    places = {item: place for place, item in enumerate(calls["id"].tolist())}
+    places = {item: index for index, item in enumerate(calls["id"].tolist())}
     return np.array([places.get(item, NONE) for item in work["call_id"].tolist()], dtype=np.int64)
 
 
@@ -200,9 +200,9 @@ def _previous(keys: Sequence[Hashable]) -> np.ndarray:
     """Return the index of the one before each with the same key, or NONE."""
     found = np.full(len(keys), NONE)
     last: dict[Hashable, int] = {}
-    for place, key in enumerate(keys):
-        found[place] = last.get(key, NONE)
-        last[key] = place
+    for index, key in enumerate(keys):
+        found[index] = last.get(key, NONE)
+        last[key] = index
     return found
 
 
@@ -255,9 +255,9 @@ def _segments(calls: Frame, is_sync: np.ndarray) -> np.ndarray:
     """Return runs of calls of one step between host syncs; a sync is a run of its own."""
     steps = calls["step_id"].tolist()
     found, number = np.zeros(len(calls), dtype=np.int64), 0
-    for place in range(1, len(calls)):
-        number += bool(is_sync[place] or is_sync[place - 1] or steps[place] != steps[place - 1])
-        found[place] = number
+    for index in range(1, len(calls)):
+        number += bool(is_sync[index] or is_sync[index - 1] or steps[index] != steps[index - 1])
+        found[index] = number
     return found
 
 

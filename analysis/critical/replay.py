@@ -214,8 +214,8 @@ class _ReplayRun:
     @cached_property
     def _by_thread(self) -> dict[Thread, np.ndarray]:
         found: defaultdict[Thread, list[int]] = defaultdict(list)
-        for place, thread in enumerate(self.recorded.call_thread):
-            found[thread].append(place)
+        for index, thread in enumerate(self.recorded.call_thread):
+            found[thread].append(index)
         return {thread: np.array(places) for thread, places in found.items()}
 
     def replayed(self) -> Replayed:

@@ -35,18 +35,18 @@ _RECORD: tuple[Name, ...] = (
 )  # fmt: skip
 
 
-def by_document(found: Sequence[BySteps], labels: tuple[str, str], word: str) -> Document:
+def by_document(by_steps: Sequence[BySteps], labels: tuple[str, str], word: str) -> Document:
     """Return the difference by module, function, phase or operator.
 
     Of the kind of step that most are of, then of others.
     """
-    main = found[0]
+    main = by_steps[0]
     return Document(
         title=f"molprof compare by {word}: {labels[1]} against {labels[0]}",
-        sections=tuple(by_sections(found, labels, word)),
-        data=lambda: {"schema": SCHEMA, "by": main.by, "labels": list(labels), **by_data(found, labels)},
+        sections=tuple(by_sections(by_steps, labels, word)),
+        data=lambda: {"schema": SCHEMA, "by": main.by, "labels": list(labels), **by_data(by_steps, labels)},
         records=lambda: records(objects(main.rows, *_RECORD), missing=""),
-        warnings=sum_warnings(found),
+        warnings=sum_warnings(by_steps),
         summary=by_verdict(main, labels),
         screen=(
             _table(main, labels, word, _ROWS),
@@ -76,15 +76,15 @@ def unlike_sides(*sides: Selection) -> str:
     return unlike_surroundings(*around).strip()
 
 
-def by_sections(found: Sequence[BySteps], labels: tuple[str, str], word: str) -> Iterator[Section]:
+def by_sections(by_steps: Sequence[BySteps], labels: tuple[str, str], word: str) -> Iterator[Section]:
     """Yield the rows of each kind of step."""
-    for item in found:
+    for item in by_steps:
         yield _table(item, labels, word)
 
 
-def by_data(found: Sequence[BySteps], labels: tuple[str, str]) -> dict[str, Any]:
+def by_data(by_steps: Sequence[BySteps], labels: tuple[str, str]) -> dict[str, Any]:
     """Return the JSON of each kind of step, that with most steps first."""
-    return {"verdict": by_verdict(found[0], labels), "kinds": [_kind_data(item) for item in found]}
+    return {"verdict": by_verdict(by_steps[0], labels), "kinds": [_kind_data(item) for item in by_steps]}
 
 
 def _kind_data(item: BySteps) -> dict[str, Any]:
@@ -96,9 +96,9 @@ def _kind_data(item: BySteps) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def sum_warnings(found: Sequence[BySteps]) -> tuple[str, ...]:
+def sum_warnings(by_steps: Sequence[BySteps]) -> tuple[str, ...]:
     """Return a warning for each sum that does not hold."""
-    return tuple(f"the sum does not hold: {problem}" for item in found for problem in item.problems)
+    return tuple(f"the sum does not hold: {problem}" for item in by_steps for problem in item.problems)
 
 
 def _step(item: BySteps) -> str:

@@ -58,9 +58,9 @@ def groups_document(groups: Sequence[tuple[str, Comparison]]) -> Document:
     """Several comparisons, each by what its runs share: one table of all, then each as a document has it."""
     documents = [(name, comparison_document(item)) for name, item in groups]
     rows: list[tuple[str | Cell, ...]] = [
-        (name if place == 0 else "", label, *(cell for row in (item.wall, item.tokens) for cell in _cells(row, place)))
+        (name if index == 0 else "", label, *(cell for row in (item.wall, item.tokens) for cell in _cells(row, index)))
         for name, item in groups
-        for place, label in enumerate(item.labels)
+        for index, label in enumerate(item.labels)
     ]
     titles = [Column("equal"), Column("run"), Column("total time", "number"), Column("ratio", "factor", joined=True)]
     titles += [Column("time per token", "number"), Column("ratio", "factor", joined=True)]
@@ -85,19 +85,19 @@ def groups_document(groups: Sequence[tuple[str, Comparison]]) -> Document:
     )
 
 
-def _cells(row: ComparedRow, place: int) -> tuple[Cell, Cell]:
+def _cells(row: ComparedRow, index: int) -> tuple[Cell, Cell]:
     """Return the value of a run, and its ratio to the first."""
-    ratio = row.ratios[place] if place else None
-    return Cell(row.values[place], row.figure.unit), Cell(ratio or "", "factor", noise=row.within_noise(place))
+    ratio = row.ratios[index] if index else None
+    return Cell(row.values[index], row.figure.unit), Cell(ratio or "", "factor", noise=row.within_noise(index))
 
 
 def _group_records(groups: Sequence[tuple[str, Comparison]]) -> Table:
     """Return a row for each figure of each run."""
     titles = tuple(map(Column, ("group", "run", "id", "unit", "value", "ratio")))
     return Table(titles, [
-        (name, label, row.figure.id, row.figure.unit, row.values[place], row.ratios[place])
+        (name, label, row.figure.id, row.figure.unit, row.values[index], row.ratios[index])
         for name, item in groups
-        for place, label in enumerate(item.labels)
+        for index, label in enumerate(item.labels)
         for row in item.rows
     ])  # fmt: skip
 

@@ -20,28 +20,36 @@ _MODEL = (
 _NAMES = {ON_GPU: "GPU work", ON_HOST: "host time", BETWEEN: "waiting in between"}
 
 
-def critical_document(found: CriticalPath) -> Document:
+def critical_document(critical_path: CriticalPath) -> Document:
     """Return the document of a critical path."""
     return Document(
-        title=f"{path_text(found.info.path)}: critical path",
-        sections=(*_changed(found), _path(found), *_without(found)),
-        data=lambda: {"schema": SCHEMA, **named(found, *_JSON)},
-        records=lambda: records(_rows(found.recorded)),
-        warnings=found.notes,
-        summary=_summary(found),
+        title=f"{path_text(critical_path.info.path)}: critical path",
+        sections=(*_changed(critical_path), _path(critical_path), *_without(critical_path)),
+        data=lambda: {"schema": SCHEMA, **named(critical_path, *_JSON)},
+        records=lambda: records(_rows(critical_path.recorded)),
+        warnings=critical_path.notes,
+        summary=_summary(critical_path),
     )
 
 
-def _summary(found: CriticalPath) -> tuple[str, ...]:
-    what = f"The {counted(found.steps, 'step')}" if found.steps > 1 else "The step" if found.steps else "The trace"
-    takes = "take" if found.steps > 1 else "takes"
-    lines = [f"{what} {takes} {time_text(found.recorded.length_ns)}. What decides it is {_shares(found.recorded)}."]
-    if found.changed is not None:
-        asked = ", ".join(map(str, found.changes))
-        ratio = found.changed.length_ns / found.recorded.length_ns
+def _summary(critical_path: CriticalPath) -> tuple[str, ...]:
+    what = (
+        f"The {counted(critical_path.steps, 'step')}"
+        if critical_path.steps > 1
+        else "The step"
+        if critical_path.steps
+        else "The trace"
+    )
+    takes = "take" if critical_path.steps > 1 else "takes"
+    lines = [
+        f"{what} {takes} {time_text(critical_path.recorded.length_ns)}. What decides it is {_shares(critical_path.recorded)}."
+    ]
+    if critical_path.changed is not None:
+        asked = ", ".join(map(str, critical_path.changes))
+        ratio = critical_path.changed.length_ns / critical_path.recorded.length_ns
         less = f"{percent_text(abs(1 - ratio))} {'less' if ratio <= 1 else 'more'}"
-        then = f" Then it is {_shares(found.changed)}." if found.changed.length_ns else ""
-        lines.append(f"With {asked}: {time_text(found.changed.length_ns)}, {less}.{then}")
+        then = f" Then it is {_shares(critical_path.changed)}." if critical_path.changed.length_ns else ""
+        lines.append(f"With {asked}: {time_text(critical_path.changed.length_ns)}, {less}.{then}")
     return tuple(lines)
 
 
@@ -57,13 +65,15 @@ def _rows(replayed: Replayed) -> list[dict[str, Any]]:
     return [{**piece._asdict(), "ns": float(ns), "ratio": float(ns / replayed.length_ns)} for piece, ns in found]
 
 
-def _path(found: CriticalPath) -> Section:
-    rows = _rows(found.recorded)
+def _path(critical_path: CriticalPath) -> Section:
+    rows = _rows(critical_path.recorded)
     fields = [*_piece(rows), ("time", "ns", "ns"), ("share", "ratio", "ratio")]
-    if found.steps > 1:
-        fields.append(("per step", "ns", lambda row: row["ns"] / found.steps))
-    shown = [row for row in rows if row["ns"] >= LEAST_RATIO * found.recorded.length_ns]
-    notes = [f"From the end back, what each waited for. All parts add up to {time_text(found.recorded.length_ns)}."]
+    if critical_path.steps > 1:
+        fields.append(("per step", "ns", lambda row: row["ns"] / critical_path.steps))
+    shown = [row for row in rows if row["ns"] >= LEAST_RATIO * critical_path.recorded.length_ns]
+    notes = [
+        f"From the end back, what each waited for. All parts add up to {time_text(critical_path.recorded.length_ns)}."
+    ]
     if rest := len(rows) - len(shown):
         took = time_text(sum(row["ns"] for row in rows) - sum(row["ns"] for row in shown))
         notes.append(f"Not shown: {counted(rest, 'part')} below {percent_text(LEAST_RATIO)}, {took} in all.")
@@ -76,12 +86,12 @@ def _piece(rows: Iterable[Mapping[str, Any]]) -> list[Field]:
     return [("where", "name"), ("what", "name"), *phase]
 
 
-def _without(found: CriticalPath) -> list[Section]:
-    if not found.without:
+def _without(critical_path: CriticalPath) -> list[Section]:
+    if not critical_path.without:
         return []
-    whole = found.recorded.length_ns
+    whole = critical_path.recorded.length_ns
     table = table_of(
-        found.without,
+        critical_path.without,
         ("change", "text", lambda item: str(item[0])), ("takes", "ns", "1.length_ns"),
         ("at most gained", "ns", lambda item: whole - item[1].length_ns),
         ("share", "ratio", lambda item: 1 - item[1].length_ns / whole),
@@ -93,22 +103,22 @@ def _without(found: CriticalPath) -> list[Section]:
     return [Section("What each could gain at most", (note, _MODEL), table)]
 
 
-def _changed(found: CriticalPath) -> list[Section]:
-    if found.changed is None:
+def _changed(critical_path: CriticalPath) -> list[Section]:
+    if critical_path.changed is None:
         return []
-    before, after = found.recorded.path, found.changed.path
+    before, after = critical_path.recorded.path, critical_path.changed.path
     both = [(piece, before.get(piece, 0), after.get(piece, 0)) for piece in {**before, **after}]
-    least = LEAST_RATIO * found.recorded.length_ns
+    least = LEAST_RATIO * critical_path.recorded.length_ns
     both = sorted((row for row in both if max(row[1:]) >= least), key=lambda row: (-row[2], -row[1], row[0][:2]))
     rows = [{**piece._asdict(), "recorded": first, "changed": other} for piece, first, other in both]
     fields: list[Field] = [*_piece(rows), ("recorded", "ns"), ("changed", "ns")]
     notes = ["The two critical paths. What leaves the path may still run beside it."]
-    if any(change.name == LAUNCHES for change in found.changes):
+    if any(change.name == LAUNCHES for change in critical_path.changes):
         notes.append(
-            f"The calls between two host syncs of a step become one: {counted(found.launches, 'call')} in all. Between "
+            f"The calls between two host syncs of a step become one: {counted(critical_path.launches, 'call')} in all. Between "
             f"two kernels of one lie at most {time_text(GRAPH_PAUSE_NS)}, as in recorded graphs of an H100."
         )
-    title = f"With {', '.join(map(str, found.changes))}"
+    title = f"With {', '.join(map(str, critical_path.changes))}"
     return [Section(title, tuple(notes), table_of(rows, *fields, missing="-"))]
 
 

@@ -67,9 +67,9 @@ def _unlike(comparison: Comparison, reports: Reports) -> Iterator[tuple[str, str
     settings = settings_section(reports).table
     if settings is None:
         return
-    for place, (setting, *cells) in enumerate(settings.cells()):
+    for index, (setting, *cells) in enumerate(settings.cells()):
         name = str(setting.value)
-        if place in settings.marked and name not in {*names, "devices in the trace"}:
+        if index in settings.marked and name not in {*names, "devices in the trace"}:
             yield name, " -> ".join(dict.fromkeys(map(settings.text, cells)))
 
 
@@ -85,12 +85,12 @@ def _telling(comparison: Comparison, most: int) -> Iterator[Section]:
         key = _ratios(row)
         if key in seen and any(ratio is not None for ratio in row.ratios[1:]):
             continue
-        for place in range(1, len(row.values)):
-            here, first = row.numbers(place)
-            if here is None or first is None or here == first or row.significant[place] is False:
+        for index in range(1, len(row.values)):
+            here, first = row.numbers(index)
+            if here is None or first is None or here == first or row.significant[index] is False:
                 continue
             size = abs(math.log(here / first)) if here > 0 and first > 0 else math.log(2)
-            if size >= (_LEAST_CHANGE if row.significant[place] else _LEAST_UNKNOWN):
+            if size >= (_LEAST_CHANGE if row.significant[index] else _LEAST_UNKNOWN):
                 sizes[row.figure.id] = max(size, sizes.get(row.figure.id, 0.0))
                 seen.add(key)
     if sizes:

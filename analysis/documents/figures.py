@@ -252,9 +252,9 @@ def _compared(comparison: Comparison) -> tuple[tuple[Column, ...], list[tuple[Fi
     rows = []
     for row in comparison.rows:
         cells = [Cell(row.values[0], row.figure.unit)]
-        for place, (value, ratio) in enumerate(zip(row.values[1:], row.ratios[1:], strict=True), 1):
+        for index, (value, ratio) in enumerate(zip(row.values[1:], row.ratios[1:], strict=True), 1):
             cells.append(Cell(value, row.figure.unit))
-            cells.append(Cell("" if ratio is None else ratio, "factor", noise=row.within_noise(place)))
+            cells.append(Cell("" if ratio is None else ratio, "factor", noise=row.within_noise(index)))
         rows.append((row.figure, cells))
     return tuple(columns), rows
 
@@ -302,8 +302,8 @@ def settings_section(reports: Reports) -> Section:
     known = [figure for figure, values in rows if set(values) != {None}]
     shown = [(figure, values) for figure, values in rows if set(values) - {None, figure.usual}]
     marked = frozenset(
-        place
-        for place, (figure, values) in enumerate(shown)
+        index
+        for index, (figure, values) in enumerate(shown)
         if figure.role != "measure" and len(set(values) - {None}) > 1
     )
     columns = (Column("setting"), *map(Column, reports.labels))

@@ -47,9 +47,9 @@ def best_findings(report: Report) -> Section:
         evidence.append((len(rows),))
         fixes.append((len(rows) + 1,))
         rows += [("evidence", _first_clauses(item.evidence)), ("fix", item.fix)]
-        for place, part in enumerate(report.findings):
+        for index, part in enumerate(report.findings):
             if part.part_of == item.id:
-                links[len(rows)] = _name(0, place)
+                links[len(rows)] = _name(0, index)
                 rows.append(("of it", _headline(part)))
         parts.append(tuple(range(fixes[-1][0] + 1, len(rows))))
         whole.append(tuple(range(start, len(rows))))
@@ -66,7 +66,7 @@ def best_findings(report: Report) -> Section:
     )
     led = (*reversed(parts[1:_FIRST]), *fixes[:1], *evidence[:1], *parts[:1])
     little = [
-        whole[place] for place, item in enumerate(worth) if place >= _FIRST and (item.gain_ratio or 1.0) < _LITTLE
+        whole[index] for index, item in enumerate(worth) if index >= _FIRST and (item.gain_ratio or 1.0) < _LITTLE
     ]
     later = ((*reversed(little), *reversed(fixes[1:_FIRST])), led, (), tuple(reversed(whole[1:])))
     rows += [("note", f"{item.title}: {_first_clauses(item.evidence)}") for item in notes]
@@ -132,17 +132,17 @@ def findings_section(reports: Reports) -> Section:
     if not table.rows:
         return Section("Findings", ("none: no rule found evidence",))
     details = [
-        _detail(f"{label}: {place + 1}" if len(reports.labels) > 1 else str(place + 1), item, _name(number, place))
+        _detail(f"{label}: {index + 1}" if len(reports.labels) > 1 else str(index + 1), item, _name(number, index))
         for number, (label, report) in enumerate(zip(reports.labels, reports.reports, strict=True))
-        for place, item in enumerate(report.findings)
+        for index, item in enumerate(report.findings)
     ]
     notes = ("sorted by gain, and by how much of it such a fix reaches as a rule; gains overlap and do not add up",)
     return Section("Findings", notes, table, parts=tuple(details), name=_ALL)
 
 
-def _name(report: int, place: int) -> str:
+def _name(report: int, index: int) -> str:
     """Of the section about a finding, for links."""
-    return f"finding-{report}-{place}"
+    return f"finding-{report}-{index}"
 
 
 def _detail(number: str, item: Finding, name: str) -> Section:

@@ -15,14 +15,14 @@ from molprof.common.values import counted
 _RESULT = ("time", "commit", "file", "digest", "version", "environment", "finding", "finding_title", "figures")
 
 
-def history_document(found: Sequence[History], where: str) -> Document:
+def history_document(histories: Sequence[History], where: str) -> Document:
     """All histories of a folder."""
     return Document(
         f"History of {where}",
-        tuple(section for history in found for section in _sections(history)),
-        lambda: {"schema": SCHEMA, "histories": list(map(_data, found))},
-        lambda: records(_record(history.name, change) for history in found for change in _changes(history)),
-        summary=tuple(map(_summary, found)),
+        tuple(section for history in histories for section in _sections(history)),
+        lambda: {"schema": SCHEMA, "histories": list(map(_data, histories))},
+        lambda: records(_record(history.name, change) for history in histories for change in _changes(history)),
+        summary=tuple(map(_summary, histories)),
     )
 
 

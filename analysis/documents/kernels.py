@@ -94,20 +94,20 @@ _LONGEST = 60
 _PLACES, _LEAST_PLACES = 8, 3
 
 
-def kernels_document(found: Kernels) -> Document:
+def kernels_document(kernels: Kernels) -> Document:
     """Return the difference between two traces: medians over steps where they mark some, and their work in order."""
-    word = noun(found.pairs) if found.pairs else found.steps[0].by
-    labels = labels_of(*found.sides)
-    if found.pairs is None:
-        return by_document(found.steps, labels, word)
-    pairs = _pairs_document(found.pairs, found.region, labels)
-    if not found.steps:
+    word = noun(kernels.pairs) if kernels.pairs else kernels.steps[0].by
+    labels = labels_of(*kernels.sides)
+    if kernels.pairs is None:
+        return by_document(kernels.steps, labels, word)
+    pairs = _pairs_document(kernels.pairs, kernels.region, labels)
+    if not kernels.steps:
         return pairs
-    steps = by_document(found.steps, labels, word)
+    steps = by_document(kernels.steps, labels, word)
     return replace(
         steps,
         sections=(*steps.sections, *(replace(section, detail=True) for section in pairs.sections)),
-        data=lambda: {**pairs.data(), **by_data(found.steps, labels)},
+        data=lambda: {**pairs.data(), **by_data(kernels.steps, labels)},
         records=pairs.records,
         warnings=(*steps.warnings, *pairs.warnings),
     )
@@ -281,7 +281,7 @@ def _side_by_side(result: Summed, labels: tuple[str, str]) -> Section:
         ("change", "text", lambda item: next(iter(item[2])) if len(item[2]) == 1 else MATCHED),
     ]  # fmt: skip
     rows = _folded(result.changes)
-    marked = frozenset(place for place, (change, _, _) in enumerate(rows) if change.kind != MATCHED)
+    marked = frozenset(index for index, (change, _, _) in enumerate(rows) if change.kind != MATCHED)
     notes = ("equal layers and steps together, with their times added up",)
     table = table_of(rows, *fields, marked=marked, missing="")
     return Section("Side by side", notes, table, page_only=True, detail=True)

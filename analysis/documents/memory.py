@@ -25,19 +25,19 @@ _BATCH = (
 )  # fmt: skip
 
 
-def memory_document(found: Memory) -> Document:
+def memory_document(memory: Memory) -> Document:
     """Return the document of a trace's memory."""
-    course = found.courses[0] if found.courses else None
+    course = memory.courses[0] if memory.courses else None
     sections = [] if course is None else [_peak(course), plot_section(["memory"], course)]
-    sections += _batches(found)
+    sections += _batches(memory)
     sections += [] if course is None else [*_growth(course), _places(course)]
     return Document(
-        title=f"{path_text(found.info.path)}: memory",
-        sections=(*sections, *_others(found)),
-        data=lambda: {"schema": SCHEMA, **named(found, *_JSON)},
-        records=lambda: records(objects([place for course in found.courses[:1] for place in course.places], *_PLACE)),
-        warnings=found.notes,
-        summary=_summary(found),
+        title=f"{path_text(memory.info.path)}: memory",
+        sections=(*sections, *_others(memory)),
+        data=lambda: {"schema": SCHEMA, **named(memory, *_JSON)},
+        records=lambda: records(objects([place for course in memory.courses[:1] for place in course.places], *_PLACE)),
+        warnings=memory.notes,
+        summary=_summary(memory),
     )
 
 
@@ -45,9 +45,9 @@ def _name(course: MemoryTimeline) -> str:
     return "the host" if course.device == HOST else course.name or f"device {course.device}"
 
 
-def _summary(found: Memory) -> tuple[str, ...]:
+def _summary(memory: Memory) -> tuple[str, ...]:
     lines = []
-    for course in found.courses[:1]:
+    for course in memory.courses[:1]:
         held = f"; torch held {bytes_text(course.reserved_bytes)}" if course.reserved_bytes else ""
         most = next(iter(course.at_peak.items()), None)
         what = f", most of it {most[0]} ({bytes_text(most[1])})" if most else ""
@@ -57,16 +57,16 @@ def _summary(found: Memory) -> tuple[str, ...]:
             lines.append(f"Of what the recording saw allocated on the host, at most {peak} lived{what}{held}. {since}")
         else:
             lines.append(f"At most {peak} lived on {_name(course)}{what}{held}.")
-    if (model := found.model) is not None and (token_bytes := model.needs.cache_of_token):
+    if (model := memory.model) is not None and (token_bytes := model.needs.cache_of_token):
         lines.append(
             f"Weights take {bytes_text(model.needs.weights)}; the cache grows by {bytes_text(token_bytes)} per "
             f"token and row, to {bytes_text(token_bytes * model.tokens)} at {counted(model.tokens, 'token')}."
         )
     # An engine may have taken its cache before: then that is what limits a batch.
-    is_whole = found.model is not None or any("cache" in course.live for course in found.courses[:1])
-    if is_whole and found.most_rows is not None and found.capacity_bytes is not None:
-        what = "rows fit" if found.model else "times the recorded batch fits"
-        lines.append(f"Of {bytes_text(found.capacity_bytes)}, at most {found.most_rows:,} {what}.")
+    is_whole = memory.model is not None or any("cache" in course.live for course in memory.courses[:1])
+    if is_whole and memory.most_rows is not None and memory.capacity_bytes is not None:
+        what = "rows fit" if memory.model else "times the recorded batch fits"
+        lines.append(f"Of {bytes_text(memory.capacity_bytes)}, at most {memory.most_rows:,} {what}.")
     return tuple(lines)
 
 
@@ -97,42 +97,42 @@ def _growth(course: MemoryTimeline) -> list[Section]:
     return [Section("Growth", (note,), table_of(rows, *fields))]
 
 
-def _batches(found: Memory) -> list[Section]:
-    if not found.batches:
+def _batches(memory: Memory) -> list[Section]:
+    if not memory.batches:
         return []
-    known = found.model
+    known = memory.model
     fields: list[Field] = [
         ("rows" if known else "times the batch", "count", "rows"),
         (WEIGHTS if known else "before", "bytes", "fixed"), ("cache", "bytes"), ("logits", "bytes"),
         ("rest", "bytes"), ("in all", "bytes", "total"),
     ]  # fmt: skip
-    if found.courses == ():
+    if memory.courses == ():
         del fields[4]
-    if capacity := found.capacity_bytes:
+    if capacity := memory.capacity_bytes:
         fields.append(("of the device", "ratio", lambda batch: batch.total / capacity))
     if known:
         notes = [f"Each row with {counted(known.tokens, 'token')} in the cache, the most in this run."]
-        if found.courses:
+        if memory.courses:
             notes.append(
                 "Logits and the rest as at the recorded peak, by row. A prefill that is not recorded took more."
             )
         else:
             notes.append("Without activations, which memory events show.")
-        if found.measured_bytes is not None:
-            measured = f"{bytes_text(found.measured_bytes)}, {found.measured_of}"
+        if memory.measured_bytes is not None:
+            measured = f"{bytes_text(memory.measured_bytes)}, {memory.measured_of}"
             notes.append(f"Measured with {counted(known.rows, 'row')}, at most: {measured}.")
     else:
         notes = [
             "What was allocated in the recording grows with the batch; what was there before does not. An engine that "
             "took its cache before has no more room than that."
         ]
-    shown = [batch for batch in found.batches if not _is_far(batch, found)]
+    shown = [batch for batch in memory.batches if not _is_far(batch, memory)]
     return [Section("A batch of N", tuple(notes), table_of(shown, *fields, missing="-"))]
 
 
-def _is_far(batch: BatchMemory, found: Memory) -> bool:
+def _is_far(batch: BatchMemory, memory: Memory) -> bool:
     """Far beyond the device's memory."""
-    return found.capacity_bytes is not None and batch.total > 4 * found.capacity_bytes
+    return memory.capacity_bytes is not None and batch.total > 4 * memory.capacity_bytes
 
 
 def _places(course: MemoryTimeline) -> Section:
@@ -157,11 +157,11 @@ def _places(course: MemoryTimeline) -> Section:
     return Section("Who allocates", tuple(notes), table)
 
 
-def _others(found: Memory) -> list[Section]:
-    if len(found.courses) < 2:
+def _others(memory: Memory) -> list[Section]:
+    if len(memory.courses) < 2:
         return []
     table = table_of(
-        found.courses,
+        memory.courses,
         ("device", "name"), ("events", "count", lambda course: len(course.ts)), ("peak", "bytes", "peak_bytes"),
         ("reserved", "bytes", "reserved_bytes"),
     )  # fmt: skip

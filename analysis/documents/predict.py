@@ -38,25 +38,25 @@ _FIGURES: tuple[tuple[str, str, Unit], ...] = (
 )
 
 
-def predict_document(found: Prediction, sizes: Sizes | None = None) -> Document:
+def predict_document(prediction: Prediction, sizes: Sizes | None = None) -> Document:
     """sizes: the run at other batch sizes."""
-    parts = () if sizes is None else tuple(_sizes(found, sizes))
+    parts = () if sizes is None else tuple(_sizes(prediction, sizes))
     return Document(
-        title=f"{path_text(found.run.info.path)} predicted for {_device(found)}",
-        sections=(_figures(found), *parts, _changes(found), _operators(found), _evidence(found)),
+        title=f"{path_text(prediction.run.info.path)} predicted for {_device(prediction)}",
+        sections=(_figures(prediction), *parts, _changes(prediction), _operators(prediction), _evidence(prediction)),
         data=lambda: {
-            "schema": SCHEMA, **named(found, *_JSON), "batches": sizes and named(sizes, *_SIZES),
-            **named(found, ("operators", "shares"), "models", "checks"),
+            "schema": SCHEMA, **named(prediction, *_JSON), "batches": sizes and named(sizes, *_SIZES),
+            **named(prediction, ("operators", "shares"), "models", "checks"),
         },
         records=lambda: records(
             {"figure": name, "predicted": one.value, "low": one.low, "high": one.high}
             for _, name, _ in _FIGURES
-            for one in [getattr(found, name)]
+            for one in [getattr(prediction, name)]
         ),
-        warnings=(*found.run.info.notes(), *_warnings(found)),
-        summary=(_summary(found),),
+        warnings=(*prediction.run.info.notes(), *_warnings(prediction)),
+        summary=(_summary(prediction),),
         # The answer last, where a terminal stands.
-        screen=(_operators(found), _changes(found), *parts, _figures(found)),
+        screen=(_operators(prediction), _changes(prediction), *parts, _figures(prediction)),
     )  # fmt: skip
 
 
@@ -84,32 +84,32 @@ def devices_document() -> Document:
     )
 
 
-def _device(found: Prediction) -> str:
-    return found.device.source.replace(" data sheet", "")
+def _device(prediction: Prediction) -> str:
+    return prediction.device.source.replace(" data sheet", "")
 
 
-def _warnings(found: Prediction) -> Iterator[str]:
-    if not found.shown:
+def _warnings(prediction: Prediction) -> Iterator[str]:
+    if not prediction.shown:
         yield (
             "The table has no traces of this GPU: its peaks are used with what other GPUs reach of theirs, which does "
             "not rank it among GPUs."
         )
-    if not found.checks:
+    if not prediction.checks:
         yield "No held-out trace checks such a prediction: its error is not known."
-    if found.known_ratio < 1:
-        names, left = ", ".join(found.left_out[:4]), percent_text(1 - found.known_ratio)
+    if prediction.known_ratio < 1:
+        names, left = ", ".join(prediction.left_out[:4]), percent_text(1 - prediction.known_ratio)
         yield f"{left} of the run's time in operators is left out, in those that no trace shows: {names}."
 
 
-def _summary(found: Prediction) -> str:
-    steps = f"the {counted(found.run.steps, 'step')}" if found.run.steps > 1 else "the run"
-    length, busy = found.length_ns, found.busy_ratio
-    held = {"GPU": "the GPU's work", "host": "the host: launches, operators and Python"}[found.limit]
+def _summary(prediction: Prediction) -> str:
+    steps = f"the {counted(prediction.run.steps, 'step')}" if prediction.run.steps > 1 else "the run"
+    length, busy = prediction.length_ns, prediction.busy_ratio
+    held = {"GPU": "the GPU's work", "host": "the host: launches, operators and Python"}[prediction.limit]
     margin = ""
-    if min(found.host_ns, found.gpu_ns.value) > _CLOSE * max(found.host_ns, found.gpu_ns.value):
+    if min(prediction.host_ns, prediction.gpu_ns.value) > _CLOSE * max(prediction.host_ns, prediction.gpu_ns.value):
         margin = ", by little,"
-        held += f" (alone {time_text(found.host_ns)} on the host, {time_text(found.gpu_ns.value)} on the GPU)"
-    graphs = found.graphs.length_ns / found.replayed.length_ns
+        held += f" (alone {time_text(prediction.host_ns)} on the host, {time_text(prediction.gpu_ns.value)} on the GPU)"
+    graphs = prediction.graphs.length_ns / prediction.replayed.length_ns
     return (
         f"Predicted: {steps} would take {_range(length)}, with the GPU busy for {percent_text(busy.low)} to "
         f"{percent_text(busy.high)} of it. What limits it{margin} is {held}. With all launches between two syncs in "
@@ -121,11 +121,11 @@ def _range(figure: PredictedFigure) -> str:
     return f"{time_text(figure.value)} ({time_text(figure.low)} to {time_text(figure.high)})"
 
 
-def _figures(found: Prediction) -> Section:
-    steps = found.run.steps
+def _figures(prediction: Prediction) -> Section:
+    steps = prediction.run.steps
     rows: list[Row] = []
     for title, name, unit in _FIGURES:
-        one: PredictedFigure = getattr(found, name)
+        one: PredictedFigure = getattr(prediction, name)
         row: list[Any] = [title, Cell(one.value, unit), Cell((one.low, one.high), unit)]
         if steps > 1:
             row.append(Cell(None if unit == "ratio" else one.value / steps, "number" if unit == "count" else unit))
@@ -133,22 +133,22 @@ def _figures(found: Prediction) -> Section:
     fields: list[tuple[str, Unit]] = [("predicted", "text"), ("value", "number"), ("interval", "number")]
     if steps > 1:
         fields.append(("per step", "number"))
-    shown = len({(check.model, check.origin, check.device) for check in found.checks})
+    shown = len({(check.model, check.origin, check.device) for check in prediction.checks})
     notes = (
         f"Nothing here was run on this GPU. Each interval is as wide as the error that {percent_text(COVERAGE)} of "
         f"{counted(shown, 'prediction')} of models whose traces were left out did not exceed (--all). Traces were "
         "recorded with the profiler on, so its cost on the host is in these figures.",
-        f"Host time between operators is that of the run times {found.host_factor:.3g}, the ratio for operators that "
+        f"Host time between operators is that of the run times {prediction.host_factor:.3g}, the ratio for operators that "
         "only make a view of a tensor.",
     )
     return Section("Predicted", notes, Table(columns(*fields), rows, missing="-"))
 
 
-def _sizes(found: Prediction, sizes: Sizes) -> Iterator[Section]:
-    manifest = found.run.info.manifest
+def _sizes(prediction: Prediction, sizes: Sizes) -> Iterator[Section]:
+    manifest = prediction.run.info.manifest
     timings = None if manifest is None else from_json(manifest).timings
     ratio = None if timings is None else per(timings.profiled_steps_ns, timings.unprofiled_steps_ns)
-    decoding = found.run.phases and all(item.name != "prefill" for item in found.run.phases)
+    decoding = prediction.run.phases and all(item.name != "prefill" for item in prediction.run.phases)
     speed = "tokens/s" if decoding else "rows/s"
     fields: list[Field] = [
         ("batch", "count", "rows"), ("a step", "ns", "step_ns.value"), ("interval", "ns", _interval("step_ns")),
@@ -172,7 +172,7 @@ def _sizes(found: Prediction, sizes: Sizes) -> Iterator[Section]:
         )
     if sizes.too_large is not None:
         rows, memory = sizes.too_large
-        capacity = found.device.capacity_gb or 0
+        capacity = prediction.device.capacity_gb or 0
         notes.append(f"A batch of {rows:,} needs {memory.value / 1e9:,.0f} GB, and the GPU has {capacity:,.0f}.")
     if sizes.unknown:
         names = ", ".join(f"{name} ({count:,})" for name, count in sorted(sizes.unknown.items()))
@@ -203,15 +203,15 @@ def _interval(name: str) -> Callable[[Size], tuple[float, float] | None]:
     return ends
 
 
-def _changes(found: Prediction) -> Section:
-    whole = found.replayed.length_ns
+def _changes(prediction: Prediction) -> Section:
+    whole = prediction.replayed.length_ns
     rows: list[tuple[str, Replayed, PredictedFigure | None]] = [
-        ("as it is", found.replayed, found.length_ns), ("launches=graph", found.graphs, found.graph_ns)
+        ("as it is", prediction.replayed, prediction.length_ns), ("launches=graph", prediction.graphs, prediction.graph_ns)
     ]  # fmt: skip
-    if found.compiled is not None:
-        rows.append(("torch.compile,launches=graph", found.compiled.replayed, found.compiled.length_ns))
-    if found.changed is not None:
-        rows.append((",".join(map(str, found.changes)), found.changed, found.changed_ns))
+    if prediction.compiled is not None:
+        rows.append(("torch.compile,launches=graph", prediction.compiled.replayed, prediction.compiled.length_ns))
+    if prediction.changed is not None:
+        rows.append((",".join(map(str, prediction.changes)), prediction.changed, prediction.changed_ns))
     fields: list[Field] = [
         ("change", "text", "0"), ("takes", "ns", "1.length_ns"),
         ("interval", "ns", lambda row: row[2] and (row[2].low, row[2].high)),
@@ -223,7 +223,7 @@ def _changes(found: Prediction) -> Section:
         "The replay of molprof report by path. With a change, GPU time on the path is as uncertain as all GPU time, "
         "and the rest as the time of a run."
     )
-    notes = (note,) if found.compiled is None else (note, _compiled_note(found.compiled))
+    notes = (note,) if prediction.compiled is None else (note, _compiled_note(prediction.compiled))
     return Section("What changes would make of it", notes, table_of(rows, *fields))
 
 
@@ -235,23 +235,23 @@ def _compiled_note(compiled: CompiledRun) -> str:
     )
 
 
-def _operators(found: Prediction) -> Section:
-    total = found.gpu_ns.value
+def _operators(prediction: Prediction) -> Section:
+    total = prediction.gpu_ns.value
     fields: list[Field] = [
         ("operator", "name"), ("calls", "count"), ("launches", "count"), ("GPU time", "ns", "gpu_ns"),
         ("share", "ratio", lambda row: per(row.gpu_ns, total)), ("calls in traces", "count", "evidence"),
     ]  # fmt: skip
     notes = ["Of operators without calls in traces, the time is that of others of their family."]
-    if found.measured:
-        notes.append(f"{counted(found.measured, 'call')} have GPU times that molprof replay measured on this GPU.")
-    if rest := found.shares[_MOST:]:
+    if prediction.measured:
+        notes.append(f"{counted(prediction.measured, 'call')} have GPU times that molprof replay measured on this GPU.")
+    if rest := prediction.shares[_MOST:]:
         took = time_text(sum(row.gpu_ns for row in rest))
         notes.append(f"Not shown: {counted(len(rest), 'operator')}, {took} in all.")
-    return Section("Operators", tuple(notes), table_of(found.shares[:_MOST], *fields))
+    return Section("Operators", tuple(notes), table_of(prediction.shares[:_MOST], *fields))
 
 
-def _evidence(found: Prediction) -> Section:
-    rows = [check for check in found.checks if check.figure != LIMIT_FIGURE]
+def _evidence(prediction: Prediction) -> Section:
+    rows = [check for check in prediction.checks if check.figure != LIMIT_FIGURE]
     units = {name: unit for _, name, unit in _FIGURES}
     titles = {name: title for title, name, _ in _FIGURES}
     fields: list[Field] = [
@@ -260,7 +260,7 @@ def _evidence(found: Prediction) -> Section:
         ("predicted", "number", lambda row: Cell(row.predicted, units[row.figure])),
         ("recorded", "number", lambda row: Cell(row.recorded, units[row.figure])),
     ]  # fmt: skip
-    note = f"Learned from traces of {', '.join(found.models)}; for each row without those of its model."
+    note = f"Learned from traces of {', '.join(prediction.models)}; for each row without those of its model."
     return Section("Held-out predictions", (note,), table_of(rows, *fields), detail=True)
 
 

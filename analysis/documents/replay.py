@@ -20,13 +20,13 @@ _ROW = (
 )  # fmt: skip
 
 
-def operators_document(path: str, found: Sequence[ScriptCall], notes: Sequence[str]) -> Document:
+def operators_document(path: str, script_calls: Sequence[ScriptCall], notes: Sequence[str]) -> Document:
     """Return the list that `--op` takes its numbers from."""
-    rows = list(enumerate(found, 1))
+    rows = list(enumerate(script_calls, 1))
     rest = len(rows) - _SHOWN
-    what = "GPU time" if found[0].on_gpu else "host time"
+    what = "GPU time" if script_calls[0].on_gpu else "host time"
     lines = [f"Not shown: {counted(rest, 'row')}. JSON and CSV have all."] if rest > 0 else []
-    own: list[Field] = [] if found[0].on_gpu else [("own", "ns", "1.own_ns")]
+    own: list[Field] = [] if script_calls[0].on_gpu else [("own", "ns", "1.own_ns")]
     if own:
         lines.insert(0, "By their own time: without operators that they call. Types and strides tell equal rows apart.")
     table = table_of(

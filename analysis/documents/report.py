@@ -200,10 +200,10 @@ def _rows(first: FigureTable, report: Report) -> Sequence[Row]:
     return [(*row[:place], IDLE_CAUSES.get(str(row[place]), row[place]), *row[place + 1 :]) for row in table.rows]
 
 
-def _field(name: str, place: int, text: bool) -> Field:
+def _field(name: str, index: int, text: bool) -> Field:
     """`mean_delay_ns` as `mean delay`: units stand in the cells."""
     title = name.removesuffix("_ns").removesuffix("_bytes").replace("_ratio", " share").replace("_", " ")
-    return _TITLES.get(name, title), "name" if text else unit_of(name), str(place)
+    return _TITLES.get(name, title), "name" if text else unit_of(name), str(index)
 
 
 def _checks(reports: Reports) -> Section:
@@ -213,7 +213,7 @@ def _checks(reports: Reports) -> Section:
         ("tolerance", "ratio", lambda check: check.tolerance_ratio or "none"),
         ("result", "text", lambda check: "holds" if check.holds else "FAILS"),
     )  # fmt: skip
-    broken = frozenset(place for place, row in enumerate(table.rows) if row[-1] == "FAILS")
+    broken = frozenset(index for index, row in enumerate(table.rows) if row[-1] == "FAILS")
     note = f"{len(broken)} of {len(table.rows)} fail" if broken else f"all {len(table.rows)} hold"
     return Section("Checks", (note,), replace(table, marked=broken))
 

@@ -34,64 +34,64 @@ _JSON = (
 )  # fmt: skip
 
 
-def roofline_document(found: Roofline) -> Document:
+def roofline_document(roofline: Roofline) -> Document:
     """Return the document of a roofline."""
     return Document(
-        title=f"{path_text(found.info.path)} by shape",
-        sections=(*_way(found), _families(found), _groups(found), *_peaks(found.peaks)) if found.has_shapes else (),
-        data=lambda: {"schema": SCHEMA, **named(found, *_JSON)},
-        records=lambda: records(objects(found.groups, *_ROW)),
-        warnings=found.notes,
-        summary=_summary(found),
+        title=f"{path_text(roofline.info.path)} by shape",
+        sections=(*_way(roofline), _families(roofline), _groups(roofline), *_peaks(roofline.peaks))
+        if roofline.has_shapes
+        else (),
+        data=lambda: {"schema": SCHEMA, **named(roofline, *_JSON)},
+        records=lambda: records(objects(roofline.groups, *_ROW)),
+        warnings=roofline.notes,
+        summary=_summary(roofline),
     )
 
 
-def _summary(found: Roofline) -> tuple[str, ...]:
-    if not found.has_shapes:  # then operators have times alone, which other tables show
+def _summary(roofline: Roofline) -> tuple[str, ...]:
+    if not roofline.has_shapes:  # then operators have times alone, which other tables show
         return (f"No shapes are recorded: {RECORD_SHAPES}. molprof report by operator has operators without them.",)
-    share = per(found.covered_ns, found.gpu_ns)
+    share = per(roofline.covered_ns, roofline.gpu_ns)
     lines = [
-        f"{time_text(found.gpu_ns)} of GPU work on {found.peaks.name or 'a GPU without a name'}: formulas tell what "
+        f"{time_text(roofline.gpu_ns)} of GPU work on {roofline.peaks.name or 'a GPU without a name'}: formulas tell what "
         f"{percent_text(share or 0)} of it must do at least."
     ]
-    if found.parts:
-        light = (
-            f"{time_text(found.parts[0].ns)} at the speed of light, {percent_text(found.parts[0].ns / found.span_ns)}"
-        )
+    if roofline.parts:
+        light = f"{time_text(roofline.parts[0].ns)} at the speed of light, {percent_text(roofline.parts[0].ns / roofline.span_ns)}"
         all_known = share is not None and share >= LEAST_COVERED
         lines.append(
-            f"The recorded {time_text(found.span_ns)} would take {light}: every product and attention at the peaks, "
+            f"The recorded {time_text(roofline.span_ns)} would take {light}: every product and attention at the peaks, "
             "nothing else."
             if all_known
-            else f"Of the recorded {time_text(found.span_ns)}, the known products and attention would take {light}."
+            else f"Of the recorded {time_text(roofline.span_ns)}, the known products and attention would take {light}."
         )
-    elif not found.peaks.memory_tbps:
+    elif not roofline.peaks.memory_tbps:
         lines.append(f"Its peaks are not known: give them with --peak {MEMORY}=TB_PER_S and --peak bf16=TFLOPS.")
     return tuple(lines)
 
 
-def _way(found: Roofline) -> list[Section]:
-    if not found.parts:
+def _way(roofline: Roofline) -> list[Section]:
+    if not roofline.parts:
         return []
     fields: list[Field] = [
-        ("part", "name", "name"), ("time", "ns", "ns"), ("share", "ratio", lambda part: part.ns / found.span_ns),
+        ("part", "name", "name"), ("time", "ns", "ns"), ("share", "ratio", lambda part: part.ns / roofline.span_ns),
     ]  # fmt: skip
-    if found.steps > 1:
-        fields.append(("per step", "ns", lambda part: part.ns / found.steps))
+    if roofline.steps > 1:
+        fields.append(("per step", "ns", lambda part: part.ns / roofline.steps))
     fields.append(("what it is", "text", "meaning"))
-    total = f"They add up to the {time_text(found.span_ns)} from the first to the last work of the GPU."
-    first, *between = found.parts
-    drawn = round(first.ns), found.span_ns, {part.name: round(part.ns) for part in between}
+    total = f"They add up to the {time_text(roofline.span_ns)} from the first to the last work of the GPU."
+    first, *between = roofline.parts
+    drawn = round(first.ns), roofline.span_ns, {part.name: round(part.ns) for part in between}
     return [
-        Section("From the speed of light to the trace", (total,), table_of(found.parts, *fields)),
+        Section("From the speed of light to the trace", (total,), table_of(roofline.parts, *fields)),
         plot_section(["light"], drawn),
     ]
 
 
-def _families(found: Roofline) -> Section:
+def _families(roofline: Roofline) -> Section:
     """GPU time by family: how much work, and how much of what the GPU could do."""
     sums: defaultdict[str, list[CallGroup]] = defaultdict(list)
-    for group in found.groups:
+    for group in roofline.groups:
         sums[group.family].append(group)
     rows = sorted((_family(name, groups) for name, groups in sums.items()), key=lambda row: -row["gpu_ns"])
     return Section(
@@ -99,7 +99,7 @@ def _families(found: Roofline) -> Section:
         table=table_of(
             rows,
             ("family", "name"), ("calls", "count"), ("GPU time", "ns", "gpu_ns"),
-            ("share", "ratio", lambda row: per(row["gpu_ns"], found.gpu_ns)),
+            ("share", "ratio", lambda row: per(row["gpu_ns"], roofline.gpu_ns)),
             ("TFLOP/s", "number", "tflops"), ("TB/s", "number", "tbps"),
             ("reached", "ratio", "reached_ratio"),
             missing="-",
@@ -125,9 +125,9 @@ def _family(name: str, groups: Sequence[CallGroup]) -> dict[str, Any]:
     }
 
 
-def _groups(found: Roofline) -> Section:
-    shown = [group for group in found.groups if group.gpu_ns >= LEAST_RATIO * found.gpu_ns]
-    rest = len(found.groups) - len(shown)
+def _groups(roofline: Roofline) -> Section:
+    shown = [group for group in roofline.groups if group.gpu_ns >= LEAST_RATIO * roofline.gpu_ns]
+    rest = len(roofline.groups) - len(shown)
     notes = ["Reached: the least time, the longer of compute and memory at the peaks, as a share of the recorded time."]
     if rest:
         notes.append(

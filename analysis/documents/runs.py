@@ -73,7 +73,7 @@ def _times(comparison: Comparison) -> tuple[list[Column], list[tuple[Cell, ...]]
     )  # fmt: skip
     for title, row in known:
         if row is not None and any(ratio is not None for ratio in row.ratios[1:]):
-            cells = [_of_times(row, place, any(row.intervals)) for place in range(len(row.values))]
+            cells = [_of_times(row, index, any(row.intervals)) for index in range(len(row.values))]
             return [*_columns(title, any(row.intervals))], cells, _legend(row)
     steps = [report.typical_step for report in comparison.runs]
     kinds = {(step.source, step.kind) for step in steps if step is not None}
@@ -84,7 +84,7 @@ def _times(comparison: Comparison) -> tuple[list[Column], list[tuple[Cell, ...]]
     title = f"recorded time of a {kind or ''} step".replace("  ", " ")
     return (
         [*_columns(title, False)],
-        [(Cell(time, "ns"), Cell(per(time, times[0]) if place else "", "factor")) for place, time in enumerate(times)],
+        [(Cell(time, "ns"), Cell(per(time, times[0]) if index else "", "factor")) for index, time in enumerate(times)],
         "",
     )
 
@@ -94,7 +94,7 @@ def _legend(row: ComparedRow) -> str:
     levels = [interval.level for interval in row.intervals if interval is not None]
     what = "mean of the rounds" if row.paired else "median of the passes"
     said = [f"interval: range of the {what}, at {100 * min(levels):.0f} %"] if levels else []
-    if any(row.within_noise(place) for place in range(1, len(row.values))):
+    if any(row.within_noise(index) for index in range(1, len(row.values))):
         said.append("~: no ratio beyond noise, as its interval contains 1")
     return "; ".join(said)
 
@@ -106,12 +106,12 @@ def _columns(title: str, has_intervals: bool) -> Iterator[Column]:
     yield Column("ratio", "factor", joined=True)
 
 
-def _of_times(row: ComparedRow, place: int, has_intervals: bool) -> tuple[Cell, ...]:
-    interval, ratio = row.intervals[place], row.ratios[place] if place else ""
-    found = [Cell(row.values[place], row.figure.unit)]
+def _of_times(row: ComparedRow, index: int, has_intervals: bool) -> tuple[Cell, ...]:
+    interval, ratio = row.intervals[index], row.ratios[index] if index else ""
+    found = [Cell(row.values[index], row.figure.unit)]
     if has_intervals:
         found.append(Cell(None if interval is None else (interval.low, interval.high), row.figure.unit))
-    return *found, Cell(ratio, "factor", noise=bool(place) and row.within_noise(place))
+    return *found, Cell(ratio, "factor", noise=bool(index) and row.within_noise(index))
 
 
 def _more(comparison: Comparison) -> Iterator[tuple[str, Unit, list[Cell]]]:
@@ -157,8 +157,8 @@ def _merged(labels: Sequence[str], each: Sequence[tuple[str, list[str]]]) -> str
     whole = len(names) == len(labels) > 2
     head = "all runs: " if whole else f"{listed(names)}: " if any(names) else ""
     texts = [
-        _range(same) if place % 2 else same[0]
-        for place, same in enumerate(zip(*(parts for _, parts in each), strict=True))
+        _range(same) if index % 2 else same[0]
+        for index, same in enumerate(zip(*(parts for _, parts in each), strict=True))
     ]
     return head + "".join(texts)
 

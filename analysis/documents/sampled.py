@@ -10,10 +10,13 @@ from molprof.common.values import counted, per, short_source, time_text
 _MOST_SAMPLED, _LEAST_RATIO = 12, 0.005
 
 
-def sampled_sections(found: SampledFunctions) -> list[Section]:
+def sampled_sections(sampled_functions: SampledFunctions) -> list[Section]:
     """Functions and lines of the processor, as they were sampled."""
-    whole, program = found.sampled_ns, {found.functions[place] for place in found.program}
-    inside, own, lines = found.inside(), found.by_function(), found.by_line()
+    whole, program = (
+        sampled_functions.sampled_ns,
+        {sampled_functions.functions[place] for place in sampled_functions.program},
+    )
+    inside, own, lines = sampled_functions.inside(), sampled_functions.by_function(), sampled_functions.by_line()
     functions = table_of(
         [(name, ns) for name, ns in inside.most_common(_MOST_SAMPLED) if ns >= _LEAST_RATIO * whole],
         ("function", "path", lambda item: _function(item[0])), ("share", "ratio", lambda item: per(item[1], whole)),
@@ -25,9 +28,9 @@ def sampled_sections(found: SampledFunctions) -> list[Section]:
         ("time", "ns", "1"),
     )  # fmt: skip
     notes = (
-        f"{counted(found.samples, 'sample')} in {counted(found.steps, 'recorded step')}, whose processor took "
-        f"{time_text(found.phase_ns)}. {_cost(found)}",
-        f"In no function of a processor: {time_text(found.other_ns)} (what calls processors, and marks).",
+        f"{counted(sampled_functions.samples, 'sample')} in {counted(sampled_functions.steps, 'recorded step')}, whose processor took "
+        f"{time_text(sampled_functions.phase_ns)}. {_cost(sampled_functions)}",
+        f"In no function of a processor: {time_text(sampled_functions.other_ns)} (what calls processors, and marks).",
     )
     return [
         Section("Functions of the processor, sampled", notes, functions),
@@ -35,12 +38,12 @@ def sampled_sections(found: SampledFunctions) -> list[Section]:
     ]
 
 
-def _cost(found: SampledFunctions) -> str:
-    if found.other_step_ns is None:
-        return f"Taking them kept Python for {time_text(found.held_ns)} of it."
+def _cost(sampled_functions: SampledFunctions) -> str:
+    if sampled_functions.other_step_ns is None:
+        return f"Taking them kept Python for {time_text(sampled_functions.held_ns)} of it."
     return (
-        f"Median of a step: {time_text(found.step_ns)}, of the recorded ones without samples "
-        f"{time_text(found.other_step_ns)}."
+        f"Median of a step: {time_text(sampled_functions.step_ns)}, of the recorded ones without samples "
+        f"{time_text(sampled_functions.other_step_ns)}."
     )
 
 

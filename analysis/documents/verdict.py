@@ -96,57 +96,57 @@ def _of_several(comparison: Comparison) -> str:
     return " ".join(text.strip() for text in dict.fromkeys((*said, *unlike)) if text.strip())
 
 
-def _statement(comparison: Comparison, place: int) -> str:
-    label, first_label = comparison.labels[place], comparison.labels[0]
-    report, first = comparison.runs[place], comparison.runs[0]
-    difference = comparison.differences[place - 1]
+def _statement(comparison: Comparison, index: int) -> str:
+    label, first_label = comparison.labels[index], comparison.labels[0]
+    report, first = comparison.runs[index], comparison.runs[0]
+    difference = comparison.differences[index - 1]
     if one_file(first, report):
         return f"{label} and {first_label} are one file, or copies of one: {report.trace.path}."
     if difference is None or report.run is None or first.run is None:
-        steps = _steps(comparison, place)
-        said = " ".join(filter(None, (steps, _span(comparison, place, bool(steps)), _phases(comparison, place))))
+        steps = _steps(comparison, index)
+        said = " ".join(filter(None, (steps, _span(comparison, index, bool(steps)), _phases(comparison, index))))
         if isinstance(report.served, ServedTimes) and isinstance(first.served, ServedTimes):
-            text = f"{_served(comparison, place)}{f' {said}' if said else ''}"
-            return text + unlike_surroundings(comparison.surroundings[0], comparison.surroundings[place])
+            text = f"{_served(comparison, index)}{f' {said}' if said else ''}"
+            return text + unlike_surroundings(comparison.surroundings[0], comparison.surroundings[index])
         text = f"{said} Which is faster without the profiler is not recorded."
         if not said:
             both = "neither steps of one kind nor GPU work is recorded in both"
             text = f"{label} against {first_label}: {both}, so which is faster is not known."
     else:
-        text = _against(comparison, place, difference)
+        text = _against(comparison, index, difference)
         if (doubts := _doubts(difference)) and not difference.paired:  # rounds of paired runs meet the same machine
             text += f" Not reliable: {'; '.join(doubts)}."
-        text += _validity(comparison, (place, 0))
+        text += _validity(comparison, (index, 0))
         if not by_token(comparison):
-            text += _at_limit(comparison, (place, 0), "times are not of whole answers.")
-    return text + unlike_surroundings(comparison.surroundings[0], comparison.surroundings[place])
+            text += _at_limit(comparison, (index, 0), "times are not of whole answers.")
+    return text + unlike_surroundings(comparison.surroundings[0], comparison.surroundings[index])
 
 
-def _served(comparison: Comparison, place: int) -> str:
+def _served(comparison: Comparison, index: int) -> str:
     """Return the sentence on what clients saw of two runs of requests to a server."""
-    label, first_label, rows = comparison.labels[place], comparison.labels[0], {}
+    label, first_label, rows = comparison.labels[index], comparison.labels[0], {}
     for row in comparison.rows:
-        here, there = row.numbers(place)
+        here, there = row.numbers(index)
         if row.figure.id in SEEN and here is not None and there is not None:
-            factor = "not beyond noise" if row.within_noise(place) else factor_text(row.factor(place))
-            times = f"{time_text(here)} against {time_text(there)}{_between(row, place)}"
+            factor = "not beyond noise" if row.within_noise(index) else factor_text(row.factor(index))
+            times = f"{time_text(here)} against {time_text(there)}{_between(row, index)}"
             rows[row.figure.id] = f"{SEEN[row.figure.id]} {factor} ({times})"
     each = "; ".join(rows[name] for name in SEEN if name in rows)
-    windows = ((comparison.labels[one], window_text(comparison.timed[one])) for one in (0, place))
+    windows = ((comparison.labels[one], window_text(comparison.timed[one])) for one in (0, index))
     said = "".join(f" {name}: {text}." for name, text in windows if text)
     return f"At the client, without the profiler, {label} against {first_label}: {each}.{said}"
 
 
-def _against(comparison: Comparison, place: int, difference: Difference) -> str:
-    label, first_label, wall = comparison.labels[place], comparison.labels[0], comparison.wall
-    ratio, (here_ns, there_ns) = wall.ratios[place], wall.numbers(place)
-    between = _between(wall, place)
-    measured = _measured(comparison.timed[place].run, comparison.timed[0].run, difference)
+def _against(comparison: Comparison, index: int, difference: Difference) -> str:
+    label, first_label, wall = comparison.labels[index], comparison.labels[0], comparison.wall
+    ratio, (here_ns, there_ns) = wall.ratios[index], wall.numbers(index)
+    between = _between(wall, index)
+    measured = _measured(comparison.timed[index].run, comparison.timed[0].run, difference)
     change = f"{signed_time_text(difference.wall_ns)}{between} ({measured})"
     times = f"{time_text(here_ns)} against {time_text(there_ns)}, {change}."
     if by_token(comparison):
-        return f"{_per_token(comparison, place)} In all {times}{_parts(difference)}"
-    if wall.within_noise(place):
+        return f"{_per_token(comparison, index)} In all {times}{_parts(difference)}"
+    if wall.within_noise(index):
         named = ", ".join(_named(difference, difference.causes))
         parts = f" Of its parts these do: {named}." if named else ""
         return f"The total times of {label} and {first_label} do not differ beyond noise: {times}{parts}"
@@ -155,21 +155,21 @@ def _against(comparison: Comparison, place: int, difference: Difference) -> str:
     return f"{label} takes {factor_text(ratio)} the time of {first_label}: {times}{_parts(difference)}"
 
 
-def _between(row: ComparedRow, place: int) -> str:
-    interval = row.ratio_intervals[place]
+def _between(row: ComparedRow, index: int) -> str:
+    interval = row.ratio_intervals[index]
     return "" if interval is None else f", {signed_percent_text((interval.low - 1, interval.high - 1))}"
 
 
-def _per_token(comparison: Comparison, place: int) -> str:
-    row, label, first_label = comparison.tokens, comparison.labels[place], comparison.labels[0]
-    here_ns, there_ns = row.numbers(place)
-    times = f"{time_text(here_ns)} against {time_text(there_ns)}{_between(row, place)}."
-    if row.within_noise(place):
+def _per_token(comparison: Comparison, index: int) -> str:
+    row, label, first_label = comparison.tokens, comparison.labels[index], comparison.labels[0]
+    here_ns, there_ns = row.numbers(index)
+    times = f"{time_text(here_ns)} against {time_text(there_ns)}{_between(row, index)}."
+    if row.within_noise(index):
         return f"The times per token of {label} and {first_label} do not differ beyond noise: {times}" + _at_limit(
-            comparison, (place, 0), "totals depend on the limit."
+            comparison, (index, 0), "totals depend on the limit."
         )
-    lead = f"{label} takes {factor_text(row.factor(place))} the time of {first_label} per token: {times}"
-    return lead + _at_limit(comparison, (place, 0), "totals depend on the limit.")
+    lead = f"{label} takes {factor_text(row.factor(index))} the time of {first_label} per token: {times}"
+    return lead + _at_limit(comparison, (index, 0), "totals depend on the limit.")
 
 
 def _at_limit(comparison: Comparison, places: Sequence[int], so: str) -> str:
@@ -191,9 +191,9 @@ def _of_each(texts: Sequence[str], runs: Sequence[tuple[str, Run]], count: int) 
     return [f"{alike.pop()}each run"] if len(texts) == count > 2 and len(alike) == 1 else texts
 
 
-def _steps(comparison: Comparison, place: int) -> str:
+def _steps(comparison: Comparison, index: int) -> str:
     """Return the recorded steps of median time with their GPU work, where both traces mark steps of one kind."""
-    here, there = comparison.runs[place].typical_step, comparison.runs[0].typical_step
+    here, there = comparison.runs[index].typical_step, comparison.runs[0].typical_step
     if here is None or there is None or (here.source, here.kind) != (there.source, there.kind):
         return ""
     if here.time_ns is None or not there.time_ns:
@@ -201,48 +201,48 @@ def _steps(comparison: Comparison, place: int) -> str:
     what = " ".join(filter(None, (here.kind, "step")))
     counts = " and ".join(dict.fromkeys((count_text(here.steps), count_text(there.steps))))
     measured = "one recorded each" if counts == "1" else f"medians of {counts} recorded"
-    with_work = " with its GPU work" * bool(comparison.runs[place].devices and comparison.runs[0].devices)
+    with_work = " with its GPU work" * bool(comparison.runs[index].devices and comparison.runs[0].devices)
     return (
-        f"{comparison.labels[place]} takes {factor_text(here.time_ns / there.time_ns)} the time of "
+        f"{comparison.labels[index]} takes {factor_text(here.time_ns / there.time_ns)} the time of "
         f"{comparison.labels[0]} for a {what}{with_work}: {time_text(here.time_ns)} against "
         f"{time_text(there.time_ns)}, {signed_time_text(here.time_ns - there.time_ns)} ({measured}, the profiler's "
         "cost included)."
     )
 
 
-def _span(comparison: Comparison, place: int, follows: bool) -> str:
+def _span(comparison: Comparison, index: int, follows: bool) -> str:
     """Of traces without unprofiled times only what was recorded can be told. follows: on a sentence that names both."""
-    item = comparison.trace_differences[place - 1]
+    item = comparison.trace_differences[index - 1]
     if item is None:
         return ""
     several = max(item.devices) > 1
-    start = "Its" if follows else f"{comparison.labels[place]}: the"
+    start = "Its" if follows else f"{comparison.labels[index]}: the"
     of, per = (item, "") if item.per_step is None else (item.per_step, " per step")
     span = f"GPU spans{per}, first work to last, are together" if several else f"GPU span{per}, first work to last, is"
     than = "" if follows else f" than {'those' if several else 'that'} of {comparison.labels[0]}"
     idle_ns = sum(ns for name, ns in of.parts.items() if name.startswith("idle."))
     return (
         f"{start} recorded {span} {time_text(abs(of.span_ns))} {'longer' if of.span_ns >= 0 else 'shorter'}{than} "
-        f"(busy {signed_time_text(of.parts.get('busy', 0))}{_exposed(comparison, place, of)}, "
+        f"(busy {signed_time_text(of.parts.get('busy', 0))}{_exposed(comparison, index, of)}, "
         f"idle {signed_time_text(idle_ns)})."
     )
 
 
-def _exposed(comparison: Comparison, place: int, of: TraceDifference | StepDifference) -> str:
+def _exposed(comparison: Comparison, index: int, of: TraceDifference | StepDifference) -> str:
     """Return the sentence on exposed communication, where it is much of the difference of the busy time; else empty."""
     steps = of.steps if isinstance(of, StepDifference) else (1, 1)
     before, after = (
         (0 if (found := comparison.runs[number].bottleneck) is None else found.parts.get("communication", 0)) / count
-        for number, count in zip((0, place), steps, strict=True)
+        for number, count in zip((0, index), steps, strict=True)
     )
     if abs(after - before) <= _MUCH_EXPOSED * abs(of.span_ns):
         return ""
     return f", of it exposed communication {signed_time_text(round(after - before))}"
 
 
-def _phases(comparison: Comparison, place: int) -> str:
+def _phases(comparison: Comparison, index: int) -> str:
     """Return the phases of engines that differ most, per step."""
-    item = comparison.phase_differences[place - 1]
+    item = comparison.phase_differences[index - 1]
     if item is None:
         return ""
     largest = sorted(item.parts.items(), key=lambda part: -abs(part[1]))[:_MOST_PHASES]

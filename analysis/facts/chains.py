@@ -43,8 +43,8 @@ def find_chains(work: GpuWork, name_of: Array, forms: Sequence[Form]) -> Chains:
     for form in forms:
         places = len(form.names)
         starts = np.flatnonzero((left >= places) & _are(form.names[0], size)[names])
-        for place in range(1, places):
-            starts = starts[_are(form.names[place], size)[names[starts + place]]]
+        for index in range(1, places):
+            starts = starts[_are(form.names[index], size)[names[starts + index]]]
         rows.append((form.chain, starts, places))
     start = np.concatenate([row[1] for row in rows]) if rows else np.empty(0, dtype=np.int64)
     length = np.concatenate([np.full(len(row[1]), row[2]) for row in rows]) if rows else start
@@ -54,9 +54,9 @@ def find_chains(work: GpuWork, name_of: Array, forms: Sequence[Form]) -> Chains:
     sums = np.append(0, np.cumsum(duration))
     time_ns = sums[start + length] - sums[start]
     longest_ns = np.zeros(len(start), dtype=np.int64)
-    for place in range(int(length.max(initial=0))):
-        inside = length > place
-        longest_ns[inside] = np.maximum(longest_ns[inside], duration[start[inside] + place])
+    for index in range(int(length.max(initial=0))):
+        inside = length > index
+        longest_ns[inside] = np.maximum(longest_ns[inside], duration[start[inside] + index])
     by_start = sorted(range(len(start)), key=lambda row: (int(start[row]), rows[number[row]][0]))
     chosen = np.array(by_start, dtype=np.int64)
     return Chains(

@@ -51,9 +51,9 @@ def module_paths(outer: Sequence[int], modules: Sequence[Module | None]) -> Modu
             texts.append(name if inside == NONE else texts[inside] if depth > MOST_DEPTH else f"{texts[inside]}/{name}")
     own = layers(outers, found)
     layer: list[int | None] = []
-    for place, inside in enumerate(outers):
+    for index, inside in enumerate(outers):
         inherited = None if inside == NONE else layer[inside]
-        layer.append(own[place] if inherited is None else inherited)
+        layer.append(own[index] if inherited is None else inherited)
     return ModulePaths(of_path, outers, texts, own, layer)
 
 

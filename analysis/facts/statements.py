@@ -118,5 +118,5 @@ def _declared(columns: Sequence[str]) -> str:
 
 def _statement(name: str, columns: Sequence[str], value: Callable[[str, int], str], source: str) -> str:
     names = [column.split()[0] for column in columns]
-    values = ",\n".join(f"  {value(column, place)} AS {column}" for place, column in enumerate(names))
+    values = ",\n".join(f"  {value(column, index)} AS {column}" for index, column in enumerate(names))
     return f"{HEAD}{name}(\n{_declared(columns)}\n) AS\nSELECT\n{values}\n{source}"

@@ -36,8 +36,8 @@ def run_labels(reports: Sequence[Report]) -> tuple[str, ...]:
         words = [tell(report.run.setup) for tell in differing] if report.run is not None else []
         names.append(" ".join(filter(None, (name, *words))))
     return tuple(
-        f"{name} #{names[: place + 1].count(name)}" if names.count(name) > 1 else name
-        for place, name in enumerate(names)
+        f"{name} #{names[: index + 1].count(name)}" if names.count(name) > 1 else name
+        for index, name in enumerate(names)
     )
 
 

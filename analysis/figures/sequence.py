@@ -59,8 +59,8 @@ def align(first: Sequence[Hashable | None], other: Sequence[Hashable | None]) ->
     # What the other one lacks cannot belong to anything.
     common = (set(first) & set(other)) - {None}
     numbers = {key: number for number, key in enumerate(common)}
-    here = [(place, numbers[key]) for place, key in enumerate(first) if key in numbers]
-    there = [(place, numbers[key]) for place, key in enumerate(other) if key in numbers]
+    here = [(index, numbers[key]) for index, key in enumerate(first) if key in numbers]
+    there = [(index, numbers[key]) for index, key in enumerate(other) if key in numbers]
     pairs = _windows([number for _, number in here], [number for _, number in there])
     return [(here[one][0], there[two][0]) for one, two in pairs]
 
@@ -141,8 +141,8 @@ def _pairs(first: Sequence[int], other: Sequence[int], one: int, two: int) -> It
             yield from _by_table(here, there, one + begin, two + begin)
         else:
             yield from _by_halves(here, there, one + begin, two + begin)
-    for place in range(end, 0, -1):
-        yield one + len(first) - place, two + len(other) - place
+    for index in range(end, 0, -1):
+        yield one + len(first) - index, two + len(other) - index
 
 
 def _by_halves(first: Sequence[int], other: Sequence[int], one: int, two: int) -> Iterator[_Pair]:
@@ -187,8 +187,8 @@ def _by_table(first: Sequence[int], other: Sequence[int], one: int, two: int) ->
 def _rows(first: Sequence[int], other: Sequence[int]) -> Iterator[int]:
     """After each place of the other sequence a bit for each of the first: 0 where one more is in common up to there."""
     places: defaultdict[int, list[int]] = defaultdict(list)
-    for place, key in enumerate(first):
-        places[key].append(place)
+    for index, key in enumerate(first):
+        places[key].append(index)
     size = len(first) // 8 + 1
     kept = {key: _bits(places[key], size) for key, count in Counter(first).items() if count >= _OFTEN}
     bits = full = (1 << len(first)) - 1
@@ -228,19 +228,19 @@ def blocks(keys: Sequence[Hashable]) -> list[RepeatedBlock]:
     """
     numbers: dict[Hashable, int] = {}
     sequence = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
-    found: list[RepeatedBlock] = []
+    repeated_blocks: list[RepeatedBlock] = []
     rest = [(0, len(sequence))]
     while rest:
         begin, end = rest.pop()
         block = _longest(sequence[begin:end])
         if block is None:
             if end > begin:
-                found.append(RepeatedBlock(begin, end - begin, 1))
+                repeated_blocks.append(RepeatedBlock(begin, end - begin, 1))
             continue
         block = block._replace(start=begin + block.start)
-        found.append(block)
+        repeated_blocks.append(block)
         rest += [(begin, block.start), (block.stop, end)]
-    return sorted(found)
+    return sorted(repeated_blocks)
 
 
 def _longest(sequence: np.ndarray) -> RepeatedBlock | None:

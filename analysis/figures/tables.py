@@ -36,8 +36,8 @@ def _folded(table: FigureTable) -> FigureTable:
     for _, group in groupby(table.to_json(), itemgetter("graph")):
         positions = list(group)
         for block in blocks([position["name"] for position in positions]):
-            for place in range(block.start, block.start + block.length):
-                alike = positions[place : block.stop : block.length]
+            for index in range(block.start, block.start + block.length):
+                alike = positions[index : block.stop : block.length]
                 known = {name: [item[name] for item in alike if item[name] is not None] for name in _FOLDED}
                 row = {
                     **alike[0],

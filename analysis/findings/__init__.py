@@ -88,5 +88,5 @@ def find_all(known: TraceFacts) -> tuple[Finding, ...]:
         )
         for rule, found in applied
     ]
-    places = {item.id: place for place, item in enumerate(findings)}
+    places = {item.id: index for index, item in enumerate(findings)}
     return tuple(sorted(findings, key=lambda item: (places[item.part_of or item.id], item.part_of is not None)))

@@ -143,8 +143,8 @@ def of_processor(known: TraceFacts) -> list[Row]:
     return _of_operators(known, found.where(np.isin(found["id"], known.facts.leaf_operators)))
 
 
-def _of_operators(known: TraceFacts, found: Frame) -> list[Row]:
-    ids, numbers = (found[name].astype(np.int64) for name in ("id", "stack_id"))
+def _of_operators(known: TraceFacts, frame: Frame) -> list[Row]:
+    ids, numbers = (frame[name].astype(np.int64) for name in ("id", "stack_id"))
     times = (known.facts.slices.ts_end - known.facts.slices.ts)[ids]
     rows = sorted(_rows(known, known.places.added_up(ids, numbers, 1, times)), key=lambda row: -row["time_ns"])
     return [{**row, "annotation": None, "module": None, "source": row["function"]} for row in rows[:_MOST_OPERATORS]]

@@ -94,9 +94,9 @@ def _bottleneck(known: TraceFacts) -> Bottleneck | None:
         bound, ratio = _of_host(known)
         return Bottleneck(bound, ratio, whole.of, whole.of_ns or scope.recorded_ns, {})
     parts = parts_of(known)
-    found = Bottleneck(None, None, whole.of, whole.of_ns or scope.recorded_ns, parts, *_main_idle(known))
+    bottleneck = Bottleneck(None, None, whole.of, whole.of_ns or scope.recorded_ns, parts, *_main_idle(known))
     if known.lost & set(_RESTS_ON) or _is_open(known) or parts["ends"] > _MOST_ENDS * sum(parts.values()):
-        return found
+        return bottleneck
     shares: dict[str, float] = {}
     for name, time_ns in parts.items():
         if bound := PARTS[name][1]:
@@ -108,8 +108,8 @@ def _bottleneck(known: TraceFacts) -> Bottleneck | None:
     gpu = shares.pop("gpu")
     other = max(shares, key=lambda name: shares[name])
     if gpu >= _MOST * most or shares[other] < min(gpu, _WORTH * most):
-        return replace(found, bound="gpu", ratio=scope.gpu_part(parts["gpu"] / scope.devices))
-    return replace(found, bound=other, ratio=shares[other])
+        return replace(bottleneck, bound="gpu", ratio=scope.gpu_part(parts["gpu"] / scope.devices))
+    return replace(bottleneck, bound=other, ratio=shares[other])
 
 
 def _main_idle(known: TraceFacts) -> tuple[str | None, str | None, float | None]:

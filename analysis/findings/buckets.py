@@ -81,7 +81,7 @@ def small_all_reduces(known: TraceFacts) -> FindingEvidence | None:
     before = (idle.position == 0) & (idle.ts_end - idle.ts <= LONG_NS) & (idle.next != NONE)
     before &= np.append(chosen, False)[idle.next]
     idle_ns = int((idle.ts_end - idle.ts)[before].sum())
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{number_text(each)} in a step, {count_text(count)} in all, median {time_text(median_ns)}: "
         f"{time_text(exposed_ns)} with nothing else on the GPU, which is idle for {time_text(idle_ns)} in short gaps "
         f"before them",
@@ -97,4 +97,4 @@ def small_all_reduces(known: TraceFacts) -> FindingEvidence | None:
     share = gpu_share(known, exposed_ns) + known.scope.idle_part(idle_ns)
     gain = known.gain(share, "these all-reduces with nothing else beside, and the gaps before them")
     asked = times_at(known, np.flatnonzero(chosen))
-    return replace(located(known, found, exposed_ns, gain.bounded_by, asked), gain=gain)
+    return replace(located(known, evidence, exposed_ns, gain.bounded_by, asked), gain=gain)

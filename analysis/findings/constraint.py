@@ -150,14 +150,14 @@ def _of_run(known: TraceFacts, run: Run, name: str) -> FindingEvidence:
     figures: dict[str, int | float] = {"steps": run.steps}
     for part in parts:
         figures |= part.figures
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         "; ".join(clause for part in parts for clause in part.clauses),
         figures,
         None if high is None else known.gain(high, _OF_GAIN),
         title=_title(name, course.share, _what_sets(run)),
         fix=remedy_of_run(run, course),
     )
-    return found if where is None else replace(found, place=where.name, place_ratio=where.ratio)
+    return evidence if where is None else replace(evidence, place=where.name, place_ratio=where.ratio)
 
 
 def _title(name: str, share: float | None, rest: str) -> str:

@@ -55,14 +55,14 @@ def host_operators(known: TraceFacts) -> FindingEvidence | None:
     run, first, others = known.report.run, rows[0], rows[1:4]
     share = known.scope.host_part(first["own_ns"])
     also = "; ".join(f"{row['name']} {time_text(row['own_ns'])}" for row in others)
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{first['name']}: {counted(first['count'], 'run')}, {time_text(first['own_ns'])} without the operators that "
         f"it calls, {percent_text(share)} of the time; then {also}",
         {"count": first["count"], "own_ns": first["own_ns"]},
         known.gain(share, "self time of that operator"),
         note=run is not None and first["name"] in _PRODUCTS and 0 < (run.setup.parameters or 0) < _SMALL_MODEL,
     )
-    return placed(found, location(known, of_operators(known, first["name"])))
+    return placed(evidence, location(known, of_operators(known, first["name"])))
 
 
 def _host_places(known: TraceFacts) -> list[Where]:

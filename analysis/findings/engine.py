@@ -295,9 +295,9 @@ def grammar_compile_waits(known: TraceFacts) -> FindingEvidence | None:
         return None
     kinds = ("grammar_compile", "grammar_wait")
     compiling = np.array([names[phase] in kinds for phase in lanes.id.tolist()], dtype=bool)
-    made = Union(lanes.ts[compiling], lanes.ts_end[compiling])
+    union = Union(lanes.ts[compiling], lanes.ts_end[compiling])
     others = Union(np.append(lanes.ts[~compiling], work.ts), np.append(lanes.ts_end[~compiling], work.ts_end))
-    alone_ns = made.length_ns - made.common_ns(others)
+    alone_ns = union.length_ns - union.common_ns(others)
     phases = phase_times(known)
     count, lookups = summed_over(phases, "count", "grammar_compile"), summed_over(phases, "count", "grammar_lookup")
     time_ns, waited_ns = (summed_over(phases, "time_ns", name) for name in ("grammar_compile", "grammar_wait"))

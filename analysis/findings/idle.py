@@ -109,7 +109,7 @@ def launch_bound(known: TraceFacts) -> FindingEvidence | None:
     in_processors = min(time_ns, in_processors_ns(known)[0])
     if in_processors >= _LEAST_NAMED * time_ns:
         also = f"; {time_text(in_processors)} of it while logits processors run{also}"
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{counted(number, 'gap')} of {time_text(time_ns / number)} on average, {time_text(time_ns)} in all: the CPU "
         f"needs that long to the next of {counted(counts.launches, 'launch', 'es')}; a kernel runs for "
         f"{time_text(counts.kernel_time_ns / max(1, counts.kernels))}{also}{layers_text(known)}",
@@ -124,7 +124,7 @@ def launch_bound(known: TraceFacts) -> FindingEvidence | None:
         known.gain(scope.idle_part(time_ns), "gaps that end with a launch"),
         fix,
     )
-    return placed(found, where)
+    return placed(evidence, where)
 
 
 @rule(
@@ -247,7 +247,7 @@ def long_calls(known: TraceFacts) -> FindingEvidence | None:
     many = calls[0]["longest_ns"] < 0.5 * calls[0]["time_ns"]
     allocates = many and any(word in calls[0]["name"] for word in _ALLOCATIONS)
     times = sum((call["calls"] for call in calls), Counter[int]())
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{time_text(time_ns)} in gaps longer than 1 ms: {'; '.join(names)}",
         {"idle_ns": time_ns, "calls": sum(call["count"] for call in calls)},
         known.gain(known.scope.idle_part(time_ns), "GPU calls in long gaps"),
@@ -256,7 +256,7 @@ def long_calls(known: TraceFacts) -> FindingEvidence | None:
         part_of=("graph_capture",),
     )
     index, of_ns = (np.array([*some], dtype=np.int64) for some in (times, times.values()))
-    return placed(found, location(known, of_calls(known, index, of_ns)))
+    return placed(evidence, location(known, of_calls(known, index, of_ns)))
 
 
 @rule(
@@ -303,7 +303,7 @@ def host_work(known: TraceFacts) -> FindingEvidence | None:
     named = [f"{IDLE_CAUSES[cause]} {time_text(part_ns)}" for part_ns, cause in large]
     if len(large) < len(by_cause):
         named.append(f"all else {time_text(time_ns - sum(part_ns for part_ns, _ in large))}")
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms: "
         f"{'; '.join(named)}" + ("" if place else _after_longest(known, waits)),
         {"idle_ns": time_ns, "recorded_ns": scope.recorded_ns, **{f"{cause}_ns": ns for ns, cause in by_cause}},
@@ -311,7 +311,7 @@ def host_work(known: TraceFacts) -> FindingEvidence | None:
         fix,
         part_of=("graph_capture",),
     )
-    return placed(found, where)
+    return placed(evidence, where)
 
 
 def _of_program(known: TraceFacts) -> tuple[gaps.Windows, int]:
@@ -368,7 +368,7 @@ def host_syncs(known: TraceFacts) -> FindingEvidence | None:
     )
     waited_ns = sum(part.time_ns for part in known.idle if part.cause == "cpu_waited")
     count, time_ns = (sum(row[name] for row in rows) for name in ("count", "time_ns"))
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{counted(count, 'gap')}, {time_text(time_ns)} in all, "
         f"{'begins' if count == 1 else 'begin'} while the CPU waits for the GPU, so that nothing is queued; these "
         f"syncs take {time_text(sync_ns)}; {time_text(waited_ns)} of the idle time is in syncs",
@@ -378,7 +378,7 @@ def host_syncs(known: TraceFacts) -> FindingEvidence | None:
         ),
         part_of=("devices_in_turn", "host_work", "launch_bound"),
     )
-    return placed(found, location(known, rows))
+    return placed(evidence, location(known, rows))
 
 
 @rule(

@@ -103,7 +103,7 @@ def elementwise_chains(known: TraceFacts) -> FindingEvidence | None:
     if not saved_ns:
         return None
     fix = "They are compiled or fused already in part: look at what stays apart (TORCH_LOGS=fusion)."
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{count_text(count)} kernels that compute element by element, copy or reduce follow each other in "
         f"{counted(len(runs), 'chain')} of up to {lengths.max()}: {time_text(chain_ns)}, "
         f"{percent_text(gpu_share(known, chain_ns))} of the time",
@@ -111,7 +111,7 @@ def elementwise_chains(known: TraceFacts) -> FindingEvidence | None:
         fix=fix if known.facts.compiled.by_inductor else "",
     )
     times = times_at(known, work["index"][saved])
-    return located(known, found, saved_ns, "all kernels of each chain but its longest", times)
+    return located(known, evidence, saved_ns, "all kernels of each chain but its longest", times)
 
 
 def _chains(known: TraceFacts) -> Frame:
@@ -169,13 +169,13 @@ def library_chains(known: TraceFacts) -> FindingEvidence | None:
         for chain, (count, ns) in sorted(chains.items(), key=lambda item: -item[1][1])
     ]
     done = [f"{row['fused_count']:,} x {chain}" for chain, row in known_by.items() if row["fused_count"]]
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         "; ".join(told) + (f". Already one kernel: {', '.join(done)}" if done else ""),
         {"chains": sum(count for count, _ in chains.values()), "saved_ns": saved_ns},
         part_of=("elementwise_chains",) if {*chains} <= _POINTWISE_CHAINS else (),
     )
     times = times_at(known, _saved(known, rows))
-    return located(known, found, saved_ns, "all kernels of each chain but its longest", times)
+    return located(known, evidence, saved_ns, "all kernels of each chain but its longest", times)
 
 
 @rule(
@@ -196,13 +196,13 @@ def copies(known: TraceFacts) -> FindingEvidence | None:
     count, time_ns = summed(work_by_name(known, *_COPIES))
     if not count or (ratio := gpu_share(known, time_ns)) < _LEAST_COPIES * known.scope.wall_ratio:
         return None
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{counted(count, 'piece')} of work that only copy, cast or concatenate take {time_text(time_ns)}, "
         f"{percent_text(ratio)} of the time",
         {"copies": count, "gpu_ns": time_ns},
         part_of=("elementwise_chains",),
     )
-    return located(known, found, time_ns, "time in copies on the GPU", _COPIES)
+    return located(known, evidence, time_ns, "time in copies on the GPU", _COPIES)
 
 
 @rule(
@@ -238,7 +238,7 @@ def communication(known: TraceFacts) -> FindingEvidence | None:
     figures |= {"hideable_ns": hideable_ns, "waits": waits}
     figures |= {"perhaps": perhaps, "perhaps_ns": perhaps_ns} if perhaps else {}
     figures |= {"waiting_ns": waiting_ns} if waiting_ns else {}
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{' and '.join(what)} take {time_text(all_ns)}, {time_text(exposed_ns)} of it with nothing else on "
         f"the GPU: {percent_text(gpu_share(known, exposed_ns))} of the time{_most_exposed(known, exposed_ns)}"
         f"{waiting}; at most {time_text(hideable_ns)} fits beside other work; which work waits for it is not recorded "
@@ -253,7 +253,7 @@ def communication(known: TraceFacts) -> FindingEvidence | None:
     )
     bounded_by = f"{'communication' if perhaps else 'collectives'} that nothing else runs beside"
     times = exposed_times(known, times_of(known, COMMUNICATION))
-    return located(known, found, exposed_ns, bounded_by, times, alone=False)
+    return located(known, evidence, exposed_ns, bounded_by, times, alone=False)
 
 
 def _waiting(known: TraceFacts, all_ns: int) -> tuple[int, str]:
@@ -322,13 +322,13 @@ def dominant_kernel(known: TraceFacts) -> FindingEvidence | None:
     work, index = known.facts.work, work_of(known, [first])
     once_ns = min(first.time_ns, Coverage(work.device[index], work.ts[index], work.ts_end[index]).length_ns)
     once = "" if once_ns == first.time_ns else f", {time_text(once_ns)} where those on several streams count once"
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{cut(short_name(first.name), _NAME)} ({first.kind}): {counted(first.count, 'run')}, "
         f"{time_text(first.time_ns)}{once}, {percent_text(gpu_share(known, once_ns))} of the time",
         {"count": first.count, "time_ns": first.time_ns},
         part_of=_EXPLAINS.get(first.kind, ()),
     )
-    return located(known, found, usual_ns, "time in that kernel", times)
+    return located(known, evidence, usual_ns, "time in that kernel", times)
 
 
 @rule(
@@ -346,8 +346,8 @@ def unknown_kernels(known: TraceFacts) -> FindingEvidence | None:
     (count, time_ns), (_, all_ns) = summed(work_by_name(known, OTHER)), summed(work_by_name(known))
     if not all_ns or time_ns < SMALL_SHARE * all_ns:
         return None
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{counted(count, 'kernel')}, {time_text(time_ns)}, {percent_text(time_ns / all_ns)} of GPU time",
         {"kernels": count, "time_ns": time_ns},
     )
-    return placed(found, location(known, of_pieces(known, times_of(known, (OTHER,)))))
+    return placed(evidence, location(known, of_pieces(known, times_of(known, (OTHER,)))))

@@ -133,11 +133,11 @@ def main_idle(known: TraceFacts) -> tuple[str, Location | None] | None:
     return cause, location(known, of_gaps(known, is_mine & ~is_long) + rows)
 
 
-def placed(found: FindingEvidence, where: Location | None) -> FindingEvidence:
+def placed(evidence: FindingEvidence, where: Location | None) -> FindingEvidence:
     """Return what was found with where most of its time is, at the end of its evidence too."""
     if where is None:
-        return found
-    return replace(found, evidence=found.evidence + listed(where), place=where.name, place_ratio=where.ratio)
+        return evidence
+    return replace(evidence, evidence=evidence.evidence + listed(where), place=where.name, place_ratio=where.ratio)
 
 
 def listed(where: Location) -> str:

@@ -226,7 +226,7 @@ def processor_syncs(known: TraceFacts) -> FindingEvidence | None:
     if not phase.syncs or not steps or phase.syncs < LEAST_SYNCS_PER_STEP * steps:
         return None
     sync_ns = phase.sync_ns or 0
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{numbered(phase.syncs / steps, 'host sync')} per step in the processor, "
         f"{time_text(sync_ns / steps)} per recorded step",
         {"syncs_per_step": phase.syncs / steps, "sync_ns": sync_ns, "steps": steps},
@@ -236,7 +236,7 @@ def processor_syncs(known: TraceFacts) -> FindingEvidence | None:
     facts = known.facts
     is_there = [facts.phase_names.get(number) == PROCESSOR for number in facts.call_phases[facts.syncs].tolist()]
     syncs = facts.syncs[np.array(is_there, dtype=bool)]
-    return placed(found, location(known, of_calls(known, syncs, (facts.calls.ts_end - facts.calls.ts)[syncs])))
+    return placed(evidence, location(known, of_calls(known, syncs, (facts.calls.ts_end - facts.calls.ts)[syncs])))
 
 
 def _copies_from_host(known: TraceFacts) -> dict[str, int | float]:
@@ -275,7 +275,7 @@ def host_copies(known: TraceFacts) -> FindingEvidence | None:
     scope, copies = known.scope, _copies_from_host(known)
     if not copies_in_steps(known):
         return None
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{count_text(copies['count'])} copies, {number_text(copies['count'] / copies['steps'])} per step, "
         f"{bytes_text(copies['bytes'])} in all: {time_text(copies['gpu_ns'])} on the GPU, "
         f"{time_text(copies['host_ns'])} in their calls, {time_text(copies['idle_ns'])} of it with nothing queued",
@@ -289,7 +289,7 @@ def host_copies(known: TraceFacts) -> FindingEvidence | None:
     )
     rows = known.frame(_FROM_HOST)
     calls, call_ns = known.facts.calls.index(rows["id"].astype(np.int64)), rows["call_ns"].astype(np.int64)
-    return placed(found, location(known, of_calls(known, calls, call_ns)))
+    return placed(evidence, location(known, of_calls(known, calls, call_ns)))
 
 
 @rule(

@@ -171,7 +171,7 @@ def fp32_matmul(known: TraceFacts) -> FindingEvidence | None:
     count, time_ns = summed(chosen)
     index, beyond = slow_runs_of(known, chosen)
     without = f", {time_text(int(beyond.sum()))} of it in single slow runs" if len(index) else ""
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{counted(count, 'run')} of {counted(len(chosen), 'kernel')} whose names tell of 32-bit numbers take "
         f"{time_text(time_ns)}, {percent_text(gpu_share(known, time_ns))} of the time{without}, most in "
         f"{cut(short_name(chosen[0].name), _NAME)}",
@@ -181,7 +181,7 @@ def fp32_matmul(known: TraceFacts) -> FindingEvidence | None:
     )
     times = times_of(known, chosen)
     times[index] -= beyond
-    return located(known, found, time_ns - int(beyond.sum()), "usual time of these kernels", times)
+    return located(known, evidence, time_ns - int(beyond.sum()), "usual time of these kernels", times)
 
 
 def slow_runs_of(known: TraceFacts, chosen: Sequence[NamedWork]) -> tuple[np.ndarray, np.ndarray]:
@@ -239,14 +239,14 @@ def slow_runs(known: TraceFacts) -> FindingEvidence | None:
     longest = int(beyond.argmax())
     longest_ns = int((work.ts_end - work.ts)[index[longest]])
     name = known.facts.names[known.facts.name_of[index[longest]]].name
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{counted(len(index), 'run')} of matrix products, {percent_text(share)} of the time; the longest, of "
         f"{cut(short_name(name), _NAME)}, takes {time_text(longest_ns)}, others of its sizes "
         f"{time_text(longest_ns - int(beyond[longest]))}",
         {"runs": len(index), "beyond_ns": beyond_ns},
         share=share,
     )
-    return placed(found, location(known, of_pieces(known, times_at(known, index))))
+    return placed(evidence, location(known, of_pieces(known, times_at(known, index))))
 
 
 @rule(
@@ -286,7 +286,7 @@ def odd_shapes(known: TraceFacts) -> FindingEvidence | None:
     holders = [] if attention is None else [("unfused_attention", attention.index)]
     holders.append(("fp32_matmul", _index_of(known, _fp32(known))))
     kinds = [item for item in chosen if item.name in {names[number].name for number in np.unique(numbers)}]
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{counted(len(index), 'run')} of {counted(len(kinds), 'kernel')} for rows that are not aligned take "
         f"{time_text(time_ns)}, {percent_text(gpu_share(known, time_ns))} of the time, most in "
         f"{cut(short_name(names[int(by_name.argmax())].name), _NAME)}{said}",
@@ -294,7 +294,7 @@ def odd_shapes(known: TraceFacts) -> FindingEvidence | None:
         fix=fix,
         part_of=tuple(name for name, other in holders if _share_in(known, index, other) >= _ALL),
     )
-    return located(known, found, time_ns, "time in these kernels", times_at(known, index))
+    return located(known, evidence, time_ns, "time in these kernels", times_at(known, index))
 
 
 def _odd_sizes(times: dict[int, int], products: dict[int, Product]) -> tuple[str, str]:

@@ -68,11 +68,11 @@ def host_transfers(known: TraceFacts) -> FindingEvidence | None:
         for kind, where in ((_FROM_HOST, "from the host"), (_TO_HOST, "to the host"))
         if kind in classes and (mine := _is_of(known, kind)).any()
     ]
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{' and '.join(each)}, {time_text(exposed_ns)} of it with nothing else on the GPU, "
         f"{percent_text(gpu_share(known, exposed_ns))} of the time. At most {time_text(min(exposed_ns, other_ns))} "
         "fits beside other work",
         {"copies": int(chosen.sum()), "exposed_ns": exposed_ns, "hideable_ns": min(exposed_ns, other_ns)},
         fix=_FIX.format("") if copies_pinned(known) else "",
     )
-    return located(known, found, exposed_ns, "copies that nothing else runs beside", times)
+    return located(known, evidence, exposed_ns, "copies that nothing else runs beside", times)

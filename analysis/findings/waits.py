@@ -175,12 +175,12 @@ def waiting_threads(known: TraceFacts) -> FindingEvidence | None:
     time_ns = waiting_ns(known)
     if not known.scope.devices or known.scope.idle_part(time_ns) < _LEAST_WAITS * known.scope.wall_ratio:
         return None
-    found = FindingEvidence(
+    evidence = FindingEvidence(
         f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms, for requests, other threads or "
         "processes, which counts for no gain",
         {"idle_ns": time_ns},
     )
-    return placed(found, location(known, waiting_rows(known)))
+    return placed(evidence, location(known, waiting_rows(known)))
 
 
 @rule(

@@ -203,15 +203,15 @@ def sequence(known: TraceFacts) -> Frame:
     order = np.lexsort((work.id, work.ts, work.stream, work.device))
     columns = {"device": work.device, "stream": work.stream, "ts": work.ts, "ts_end": work.ts_end}
     columns |= {"dur": work.ts_end - work.ts, "name": known.facts.name_of, "index": np.arange(len(work.ts))}
-    found = Frame({name: column[order] for name, column in columns.items()})
-    return found.where(known.scope.stretches.covered(found["ts"], found["ts"] + 1) > 0)
+    frame = Frame({name: column[order] for name, column in columns.items()})
+    return frame.where(known.scope.stretches.covered(frame["ts"], frame["ts"] + 1) > 0)
 
 
 def runs_of(chosen: np.ndarray, alike: np.ndarray) -> Iterator[tuple[int, int]]:
     """From where to where rows are chosen one after the other, on one stream."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], chosen.astype(np.int8), [0]))))
     for start, stop in edges.reshape(-1, 2).tolist():
-        cuts = [start, *(place for place in range(start + 1, stop) if not alike[place]), stop]
+        cuts = [start, *(index for index in range(start + 1, stop) if not alike[index]), stop]
         yield from pairwise(cuts)
 
 

@@ -145,8 +145,8 @@ def _read_steps(engine: TraceProcessor) -> dict[int, Segment]:
 
 def _inner(chain: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
     """Return the frames that a graph's launch lacks: from the outermost module on, else from the last function on."""
-    modules = [place for place, frame in enumerate(chain) if frame.kind == "module"]
-    functions = [place for place, frame in enumerate(chain) if frame.kind == "function"]
+    modules = [index for index, frame in enumerate(chain) if frame.kind == "module"]
+    functions = [index for index, frame in enumerate(chain) if frame.kind == "function"]
     return tuple(chain[(modules[:1] or functions[-1:] or [0])[0] :])
 
 

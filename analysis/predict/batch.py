@@ -75,24 +75,24 @@ def at_rows(run: CallSequence, rows: int, target: int) -> Scaled:
     starts = np.array([call.start_ns for call in run.calls])
     processors = [item for item in run.phases if item.name == PROCESSOR]
     in_loop, in_flat, in_processor = (union(each).holds(starts) for each in (loops, flattened, processors))
-    made: list[OperatorCall] = []
+    operator_calls: list[OperatorCall] = []
     unknown: Counter[str] = Counter()
     repeated: Counter[tuple[str, Operands]] = Counter()
-    for place, call in enumerate(run.calls):
-        grown = _grown(call, rows, ratio, bool(in_flat[place]))
+    for index, call in enumerate(run.calls):
+        grown = _grown(call, rows, ratio, bool(in_flat[index]))
         if grown is None:
             unknown[call.operator] += 1
-        elif grown == call.operands and in_loop[place]:
+        elif grown == call.operands and in_loop[index]:
             # So many copies of each call that their sum is that of all calls times the ratio.
             before = repeated[call.operator, call.operands]
             repeated[call.operator, call.operands] += 1
             call = call._replace(times=int((before + 1) * ratio) - int(before * ratio))
-        elif grown == call.operands and in_processor[place] and not in_flat[place] and _is_row(call):
+        elif grown == call.operands and in_processor[index] and not in_flat[index] and _is_row(call):
             unknown[call.operator] += 1
         elif grown != call.operands:
             call = called(call, grown, run.listed_bytes)
-        made.append(call)
-    return Scaled(replace(run, calls=tuple(made), stretched=tuple(loops), stretch=float(ratio)), unknown)
+        operator_calls.append(call)
+    return Scaled(replace(run, calls=tuple(operator_calls), stretched=tuple(loops), stretch=float(ratio)), unknown)
 
 
 def _grown(call: OperatorCall, rows: int, ratio: Fraction, flat: bool) -> Operands | None:

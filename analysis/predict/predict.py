@@ -269,8 +269,8 @@ def _shares(pairs: Sequence[tuple[OperatorCall, Estimate]]) -> tuple[Share, ...]
     sums: dict[str, list[float]] = {}
     for call, one in pairs:
         sums.setdefault(call.operator, [0, 0, 0.0, one.evidence])
-        for place, amount in enumerate((1, one.kernels, one.gpu_ns)):
-            sums[call.operator][place] += amount
+        for index, amount in enumerate((1, one.kernels, one.gpu_ns)):
+            sums[call.operator][index] += amount
     rows = [Share(name, int(calls), int(made), time, int(seen)) for name, (calls, made, time, seen) in sums.items()]
     return tuple(sorted(rows, key=lambda row: (-row.gpu_ns, row.operator)))
 

@@ -146,7 +146,7 @@ def read_run(
         on_gpu = _around(made["operator_id"].tolist(), callers)
         chosen = [item for item in chosen if item in on_gpu]  # others compute with tensors of the host
         across = _across(read_frame(engine, "work"), made, callers)
-    rows = {item: place for place, item in enumerate(operators["id"].tolist())}
+    rows = {item: index for index, item in enumerate(operators["id"].tolist())}
     copies = _copies(operators, {*chosen, *inside}) if len(steps) and not len(made) else []
     phases = read_frame(engine, "phases")
     phases = phases.where((phases["ts"] >= start) & (phases["ts"] < end))
@@ -307,7 +307,7 @@ def _is_memcpy(operands: Operands) -> bool:
     each = sorted((stride, size) for stride, size in zip(out.strides, out.shape, strict=True) if size > 1)
     shared = zip(out.strides, given.strides, out.shape, strict=False)
     same = [first == second or size < 2 for first, second, size in shared]
-    dense = [stride == math.prod(size for _, size in each[:place]) for place, (stride, _) in enumerate(each)]
+    dense = [stride == math.prod(size for _, size in each[:index]) for index, (stride, _) in enumerate(each)]
     return len(given.strides) == len(out.strides) and all(same) and all(dense)
 
 
@@ -351,9 +351,11 @@ def attention_on(operator: str, device: Peaks, torch: Version | None) -> str:
     return f"{ATTENTION} ({kernel}{', ' if rest else ''}{rest})"
 
 
-def _usual_bytes(found: Collection[Operands]) -> int | None:
+def _usual_bytes(operands: Collection[Operands]) -> int | None:
     """Of the type of most tensors of floating numbers."""
-    kinds = Counter(item for each in found for item in each if item.is_tensor and item.type in _FLOATS and item.shape)
+    kinds = Counter(
+        item for each in operands for item in each if item.is_tensor and item.type in _FLOATS and item.shape
+    )
     counted: Counter[int] = Counter()
     for item, count in kinds.items():
         counted[item.element_bytes] += count

@@ -99,19 +99,19 @@ def match(ranks: Sequence[RankTrace]) -> tuple[list[Exchange], list[str]]:
                 group = "stream not recorded" if kernel.stream is None else f"stream {kernel.stream}", ""
             if kernel.operation not in _PAIRWISE:
                 groups[group][rank.rank].append(kernel)
-    found: list[Exchange] = []
+    exchanges: list[Exchange] = []
     remarks: list[str] = []
     traces = {rank.rank: rank for rank in ranks}
     for (name, members), kernels in groups.items():
         if len(kernels) < 2:
             continue
         made = list(_matched(name, kernels)) or list(_matched_by_step(name, kernels, traces))
-        found += made
+        exchanges += made
         if len(made) < max(map(len, kernels.values())):
             shown = ", ".join(f"rank {rank} has {len(items)}" for rank, items in sorted(kernels.items())[:8])
             what = f"{len(made)} of them are matched" if made else "none is matched"
             remarks.append(f"collectives of {name}{f' {members}' if members else ''} differ ({shown}): {what}")
-    return sorted(found, key=lambda item: (item.one.start_ns, item.group)), remarks
+    return sorted(exchanges, key=lambda item: (item.one.start_ns, item.group)), remarks
 
 
 def _matched(name: str, kernels: dict[int, list[Collective]]) -> Iterator[Exchange]:

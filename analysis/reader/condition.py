@@ -17,22 +17,22 @@ _LEAST_TIMES = 20
 _FIRST = 64
 
 
-def condition(found: SurveyedTrace) -> Condition:
+def condition(survey: SurveyedTrace) -> Condition:
     """Return the state of a file that was surveyed."""
-    has_span = any(label.phase == "X" and label.category == "Trace" for label in found.labels)
-    return Condition(has_span, _clock(found, GPU_WORK), _clock(found, _HOST))
+    has_span = any(label.phase == "X" and label.category == "Trace" for label in survey.labels)
+    return Condition(has_span, _clock(survey, GPU_WORK), _clock(survey, _HOST))
 
 
-def _clock(found: SurveyedTrace, categories: tuple[str, ...]) -> ClockTicks | None:
-    mine = found.has_label(label.phase == "X" and label.category in categories for label in found.labels)
-    starts_ns, durations_ns = found.starts_ns[mine], found.durations_ns[mine]
+def _clock(survey: SurveyedTrace, categories: tuple[str, ...]) -> ClockTicks | None:
+    mine = survey.has_label(label.phase == "X" and label.category in categories for label in survey.labels)
+    starts_ns, durations_ns = survey.starts_ns[mine], survey.durations_ns[mine]
     if not len(starts_ns):
         return None
-    step = _step(starts_ns[:_FIRST], durations_ns[:_FIRST], found.origin_ns)
+    step = _step(starts_ns[:_FIRST], durations_ns[:_FIRST], survey.origin_ns)
     if 2 * len(starts_ns) < _LEAST_TIMES:
         step = 1, 1, False
     elif step[1] > 1:
-        step = _step(starts_ns, durations_ns, found.origin_ns)
+        step = _step(starts_ns, durations_ns, survey.origin_ns)
     return ClockTicks(*step, len(starts_ns), int(durations_ns.sum()), int((durations_ns == 0).sum()))
 
 

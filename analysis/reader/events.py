@@ -235,4 +235,4 @@ def usable_args(category: str | None, name: str | None, text: bytes) -> bytes:
 
 def _numbered(value: Any) -> Any:
     """Return the value with arrays as objects whose keys are places."""
-    return {str(place): _numbered(item) for place, item in enumerate(value)} if isinstance(value, list) else value
+    return {str(index): _numbered(item) for index, item in enumerate(value)} if isinstance(value, list) else value

@@ -59,21 +59,21 @@ _decode_args = msgspec.json.Decoder(dict[str, Any], float_hook=exact_float).deco
 
 
 def feed_events(
-    engine: TraceProcessor, found: SurveyedTrace, copied: Callable[[bytes], object] | None = None, numbers: bool = True
+    engine: TraceProcessor, survey: SurveyedTrace, copied: Callable[[bytes], object] | None = None, numbers: bool = True
 ) -> TrackTargets:
     """Feed what the survey found, frees its arrays and drafts, and tell where its tracks are. Raises EngineError.
 
     copied: called with each piece of JSON that is fed; then nothing else is. numbers: feed correlation numbers where
     facts have them too.
     """
-    places = find_places(found)
+    places = find_places(survey)
     with ThreadPoolExecutor(1) as second:
         fed: Future[FedSlices] | None = None
-        if copied is None and fits(found, places):
-            chunks = compact_chunks(found, places, numbers)
-            fed = second.submit(_fed_slices, found, places)
+        if copied is None and fits(survey, places):
+            chunks = compact_chunks(survey, places, numbers)
+            fed = second.submit(_fed_slices, survey, places)
         else:
-            chunks = json_chunks((found, places))
+            chunks = json_chunks((survey, places))
         with closing(ahead(chunks)) as made:
             for chunk in made:
                 engine.feed(chunk)
@@ -82,39 +82,39 @@ def feed_events(
         if fed is not None:
             engine.fed = second.submit(without_tracks, fed.result())
             del fed
-        found.release()
+        survey.release()
         engine.finish()
     return places
 
 
-def _fed_slices(found: SurveyedTrace, places: TrackTargets) -> FedSlices:
+def _fed_slices(survey: SurveyedTrace, places: TrackTargets) -> FedSlices:
     """Return the slices in the order in which the compact format has them: each event is one."""
-    order = found.order
-    ts = found.starts_ns[order]
+    order = survey.order
+    ts = survey.starts_ns[order]
     ids = list(zip(places.pids.tolist(), places.tids.tolist(), strict=True))
-    place = found.tracks[order]
-    moved = np.flatnonzero(found.lanes[order])
+    place = survey.tracks[order]
+    moved = np.flatnonzero(survey.lanes[order])
     for position, event in zip(moved.tolist(), order[moved].tolist(), strict=True):
-        track = int(found.tracks[event])
-        ids.append((ids[track][0], places.lane_tids[track, int(found.lanes[event])]))
+        track = int(survey.tracks[event])
+        ids.append((ids[track][0], places.lane_tids[track, int(survey.lanes[event])]))
         place[position] = len(ids) - 1
     return FedSlices(
         ts=ts,
-        ts_end=ts + found.durations_ns[order],
+        ts_end=ts + survey.durations_ns[order],
         place=place,
         places=ids,
-        label=found.label_of[order],
-        labels=[(plain_text(label.category or ""), plain_text(label.name or NO_NAME)) for label in found.labels],
-        args=[label.args for label in found.labels],
-        number=found.correlations[order],
+        label=survey.label_of[order],
+        labels=[(plain_text(label.category or ""), plain_text(label.name or NO_NAME)) for label in survey.labels],
+        args=[label.args for label in survey.labels],
+        number=survey.correlations[order],
     )
 
 
-def fits(found: SurveyedTrace, places: TrackTargets) -> bool:
+def fits(survey: SurveyedTrace, places: TrackTargets) -> bool:
     """Whether the format can hold all events: it has no counters, and no separate begin and end without names."""
-    texts = itertools.chain(places.names.values(), *((label.name, label.category) for label in found.labels))
+    texts = itertools.chain(places.names.values(), *((label.name, label.category) for label in survey.labels))
     fit = all(len(text or "") <= _MAX_NAME_BYTES // 4 for text in texts)
-    return fit and not found.drafts and all(map(_label_fits, found.labels))
+    return fit and not survey.drafts and all(map(_label_fits, survey.labels))
 
 
 def _label_fits(label: EventLabel) -> bool:
@@ -128,7 +128,7 @@ def _label_fits(label: EventLabel) -> bool:
     return len(args) <= _MAX_ARGS and not any(isinstance(value, list) for value in args)
 
 
-def compact_chunks(found: SurveyedTrace, places: TrackTargets, numbers: bool = True) -> Iterator[bytes]:
+def compact_chunks(survey: SurveyedTrace, places: TrackTargets, numbers: bool = True) -> Iterator[bytes]:
     """Yield the trace for the engine by start, the longer event first: the engine nests slices in this order.
 
     numbers: with correlation numbers. These make most sets of args differ: without them the engine takes three quarters
@@ -137,9 +137,9 @@ def compact_chunks(found: SurveyedTrace, places: TrackTargets, numbers: bool = T
     texts = _Texts()
     yield _words(_MAGIC, _INITIALIZATION | 2 << 4, 10**9)  # ticks per second
     yield _named(places, texts)
-    for begin in range(0, len(found.order), _COMPACT_EVENTS):
-        events = found.order[begin : begin + _COMPACT_EVENTS]
-        yield _pause(int(found.starts_ns[events[0]])) + _records(found, places, texts, events, numbers)
+    for begin in range(0, len(survey.order), _COMPACT_EVENTS):
+        events = survey.order[begin : begin + _COMPACT_EVENTS]
+        yield _pause(int(survey.starts_ns[events[0]])) + _records(survey, places, texts, events, numbers)
 
 
 def _pause(ts: int) -> bytes:
@@ -155,23 +155,23 @@ def _pause(ts: int) -> bytes:
 
 
 def _records(
-    found: SurveyedTrace, places: TrackTargets, texts: _Texts, events: np.ndarray, with_numbers: bool
+    survey: SurveyedTrace, places: TrackTargets, texts: _Texts, events: np.ndarray, with_numbers: bool
 ) -> bytes:
     """Return the records of some events: templates of their kinds, with times, places and numbers filled in."""
-    labels = found.label_of[events]
-    numbers = found.correlations[events]
+    labels = survey.label_of[events]
+    numbers = survey.correlations[events]
     has_number = (numbers != NO_NUMBER) & with_numbers
-    tracks = found.tracks[events]
+    tracks = survey.tracks[events]
     pids = places.pids[tracks]
     tids = places.tids[tracks]
     # A kind: label, whether there is a number, and for a slice on a lane the tid of its own track.
     kinds = labels.astype(np.int64) * 2 + has_number
-    first_moved = 2 * len(found.labels)
+    first_moved = 2 * len(survey.labels)
     moved: dict[tuple[int, int], int] = {}
-    for position in np.flatnonzero(found.lanes[events]).tolist():
+    for position in np.flatnonzero(survey.lanes[events]).tolist():
         key = int(kinds[position]), int(tids[position])
         kinds[position] = moved.setdefault(key, first_moved + len(moved))
-        tids[position] = places.lane_tids[int(tracks[position]), int(found.lanes[events[position]])]
+        tids[position] = places.lane_tids[int(tracks[position]), int(survey.lanes[events[position]])]
     # numpy.unique sorts, which takes longer than all else here.
     is_there = np.zeros(first_moved + len(moved), dtype=np.bool_)
     is_there[kinds] = True
@@ -179,20 +179,20 @@ def _records(
     kind_of = (np.cumsum(is_there) - 1)[kinds]
     keys = [(kind, -1) for kind in distinct.tolist() if kind < first_moved] + list(moved)
     new_texts = texts.begin(2 * len(keys) + len(_NAMES))
-    templates = [_template(found.labels[kind // 2], bool(kind % 2), home, texts) for kind, home in keys]
+    templates = [_template(survey.labels[kind // 2], bool(kind % 2), home, texts) for kind, home in keys]
     lengths = np.array([len(template) for template in templates])
     begins = np.cumsum(lengths) - lengths
     sizes = lengths[kind_of]
     ends = np.cumsum(sizes)
     at = ends - sizes
     words = np.concatenate(templates)[np.repeat(begins[kind_of] - at, sizes) + np.arange(int(ends[-1]))]
-    starts = found.starts_ns[events]
+    starts = survey.starts_ns[events]
     words[at + 1] = starts
     words[at + 2] = pids
     words[at + 3] = tids
     words[at[has_number] + _CORRELATION_VALUE] = numbers[has_number]
-    is_complete = np.array([found.labels[kind // 2].phase == "X" for kind, _ in keys])[kind_of]
-    words[ends[is_complete] - 1] = (starts + found.durations_ns[events])[is_complete]
+    is_complete = np.array([survey.labels[kind // 2].phase == "X" for kind, _ in keys])[kind_of]
+    words[ends[is_complete] - 1] = (starts + survey.durations_ns[events])[is_complete]
     return b"".join([*new_texts, words.tobytes()])
 
 
@@ -297,7 +297,7 @@ def json_chunks(*traces: tuple[SurveyedTrace, TrackTargets]) -> Iterator[bytes]:
     yield CLOSING
 
 
-def _events(found: SurveyedTrace, places: TrackTargets) -> Iterator[bytes]:
+def _events(survey: SurveyedTrace, places: TrackTargets) -> Iterator[bytes]:
     """Yield the events, without what stands before the first and behind the last."""
     # An event is written as its track's head, its times and its draft.
     ids = zip(places.pids.tolist(), places.tids.tolist(), strict=True)
@@ -310,20 +310,20 @@ def _events(found: SurveyedTrace, places: TrackTargets) -> Iterator[bytes]:
         of_lane = {"cat": FACT_CATEGORY} if (pid, tid) in lanes else {}
         names.append({"ph": "M", "pid": pid, "ts": 0, **kind, **of_lane, "args": {"name": name}})
     yield _encode(names)[1:-2] if names else b'{"ph":"M"'
-    complete = found.has_label(label.phase == "X" for label in found.labels)
+    complete = survey.has_label(label.phase == "X" for label in survey.labels)
     done = 0
     # A newline stands only between events. The pieces lack the braces of each event.
-    split = (text[1:-2].split(b"}\n{") for text in found.texts())
-    for drafts in split if found.drafts else _drafts(found):
-        yield _filled(drafts, heads, complete, found, places, slice(done, done + len(drafts)))
+    split = (text[1:-2].split(b"}\n{") for text in survey.texts())
+    for drafts in split if survey.drafts else _drafts(survey):
+        yield _filled(drafts, heads, complete, survey, places, slice(done, done + len(drafts)))
         done += len(drafts)
     yield b"}"
 
 
-def _drafts(found: SurveyedTrace) -> Iterator[list[bytes]]:
+def _drafts(survey: SurveyedTrace) -> Iterator[list[bytes]]:
     """Drafts of events that their labels describe."""
     lines = []
-    for label in found.labels:
+    for label in survey.labels:
         keys = {"ph": label.phase, "cat": label.category, "name": label.name}
         text = _encode({key: value for key, value in keys.items() if value is not None})
         lines += [b",".join(filter(None, [text[:-1], label.more])) + b"}", label.args]
@@ -331,9 +331,9 @@ def _drafts(found: SurveyedTrace) -> Iterator[list[bytes]]:
     # Of each label, the text up to its args, without the opening brace, and its args.
     parts = [(text[1:-1] + b",", args) for text, args in zip(plain[:-1:2], plain[1::2], strict=True)]
     whole = [b'%b"args":%b' % part for part in parts]
-    for begin in range(0, len(found.label_of), _JSON_EVENTS):
+    for begin in range(0, len(survey.label_of), _JSON_EVENTS):
         span = slice(begin, begin + _JSON_EVENTS)
-        labels, numbers = found.label_of[span].tolist(), found.correlations[span]
+        labels, numbers = survey.label_of[span].tolist(), survey.correlations[span]
         drafts = [whole[label] for label in labels]
         for position in np.flatnonzero(numbers != NO_NUMBER).tolist():
             text, args = parts[labels[position]]
@@ -346,20 +346,20 @@ def _filled(
     drafts: list[bytes],
     heads: list[bytes],
     complete: np.ndarray,
-    found: SurveyedTrace,
+    survey: SurveyedTrace,
     places: TrackTargets,
     span: slice,
 ) -> bytes:
     """Return the events of one block with their times and places."""
-    tracks = found.tracks[span]
+    tracks = survey.tracks[span]
     heads = [heads[track] for track in tracks.tolist()]
-    durations = _texts_us(found.durations_ns[span])
+    durations = _texts_us(survey.durations_ns[span])
     keys = [b',"dur":'] * len(drafts)
     for position in np.flatnonzero(~complete[span]).tolist():
         keys[position] = durations[position] = b""
     if places.lane_tids:
-        _move(drafts, heads, found, places, span)
-    starts = _texts_us(found.starts_ns[span])
+        _move(drafts, heads, survey, places, span)
+    starts = _texts_us(survey.starts_ns[span])
     parts = zip(heads, starts, keys, durations, itertools.repeat(b","), drafts)  # repeat is endless
     return b"".join(itertools.chain.from_iterable(parts))
 
@@ -369,9 +369,9 @@ def _texts_us(times_ns: np.ndarray) -> list[bytes]:
     return _encode((times_ns / 1000).tolist())[1:-1].split(b",")
 
 
-def _move(drafts: list[bytes], heads: list[bytes], found: SurveyedTrace, places: TrackTargets, span: slice) -> None:
+def _move(drafts: list[bytes], heads: list[bytes], survey: SurveyedTrace, places: TrackTargets, span: slice) -> None:
     """Put slices of a block on their lanes, and the flow events that belong to them."""
-    tracks, starts_ns, lanes = found.tracks[span], found.starts_ns[span], found.lanes[span].copy()
+    tracks, starts_ns, lanes = survey.tracks[span], survey.starts_ns[span], survey.lanes[span].copy()
     for position in np.flatnonzero(lanes).tolist():
         drafts[position] = _with_home(drafts[position], int(places.tids[tracks[position]]))
     # A flow event belongs to the slice that starts at its time, and goes to its lane.

@@ -22,18 +22,18 @@ _MOST_OF_ONE_TID = 64
 HOME_TID = "molprof_tid"
 
 
-def told_ranks(found: SurveyedTrace) -> dict[Id, int]:
+def told_ranks(survey: SurveyedTrace) -> dict[Id, int]:
     """Return the rank of each process of a merged trace that tells it.
 
     Empty unless several are told, and all that matter.
 
     A label of several numbers (`[TP01-PP00]`) is no rank: such processes are numbered in the order of their labels.
     """
-    pids = {pid for pid, _ in found.track_ids} | set(found.process_names)
-    keys = {pid: rank_key(str(pid)) or rank_key(found.process_names.get(pid, "")) for pid in pids}
+    pids = {pid for pid, _ in survey.track_ids} | set(survey.process_names)
+    keys = {pid: rank_key(str(pid)) or rank_key(survey.process_names.get(pid, "")) for pid in pids}
     keys = {pid: key for pid, key in keys.items() if key}
-    wanted = found.has_label(label.category in LINKED_CATEGORIES for label in found.labels)
-    linked = {found.track_ids[track][0] for track in set(found.tracks[wanted].tolist())}
+    wanted = survey.has_label(label.category in LINKED_CATEGORIES for label in survey.labels)
+    linked = {survey.track_ids[track][0] for track in set(survey.tracks[wanted].tolist())}
     if len({keys.get(pid) for pid in linked}) < 2 or not linked <= keys.keys():
         return {}
     if all(len(key) == 1 for key in keys.values()):
@@ -52,20 +52,20 @@ class TrackTargets(Struct, frozen=True):
     names: dict[tuple[int, int | None], str]  # of the thread by pid and tid, of the process by pid and None
 
 
-def find_places(found: SurveyedTrace) -> TrackTargets:
+def find_places(survey: SurveyedTrace) -> TrackTargets:
     """Give every track and lane the pid and tid under which the engine sees it."""
     made_up = itertools.count(_FIRST_MADE_UP)
     pids_by_id: dict[Id, int] = {}
     pids: list[int] = []
     tids: list[int] = []
     names: dict[tuple[int, int | None], str] = {}
-    ranks = told_ranks(found)
+    ranks = told_ranks(survey)
     # The engine looks through all threads of one number for each event.
-    shared = {tid for tid, count in Counter(tid for _, tid in found.track_ids).items() if count > _MOST_OF_ONE_TID}
-    for track, (pid, tid) in enumerate(found.track_ids):
+    shared = {tid for tid, count in Counter(tid for _, tid in survey.track_ids).items() if count > _MOST_OF_ONE_TID}
+    for track, (pid, tid) in enumerate(survey.track_ids):
         if pid not in pids_by_id:
             pids_by_id[pid] = _kept(pid) or (next(made_up) if pid else 0)
-            name = found.process_names.get(pid) or (str(pid) if pids_by_id[pid] >= _FIRST_MADE_UP else "")
+            name = survey.process_names.get(pid) or (str(pid) if pids_by_id[pid] >= _FIRST_MADE_UP else "")
             if pid in ranks:  # as queries/process_ranks.sql reads it
                 name = f"rank {ranks[pid]}: {name or pid}"
             if name:
@@ -75,16 +75,16 @@ def find_places(found: SurveyedTrace) -> TrackTargets:
         own = pid == tid and pids[-1]  # the process's own thread
         is_kept = own or (_kept(tid) and tid not in shared)
         tids.append(own or (_kept(tid) if is_kept else next(made_up) if tid or pids[-1] else 0))
-        if name := found.thread_names.get(track) or (str(tid) if tids[-1] >= _FIRST_MADE_UP else ""):
+        if name := survey.thread_names.get(track) or (str(tid) if tids[-1] >= _FIRST_MADE_UP else ""):
             names[pids[-1], tids[-1]] = name
     lane_tids: dict[tuple[int, int], int] = {}
-    on_lane = np.flatnonzero(found.lanes)
-    tracks, lanes = found.tracks[on_lane].tolist(), found.lanes[on_lane].tolist()
+    on_lane = np.flatnonzero(survey.lanes)
+    tracks, lanes = survey.tracks[on_lane].tolist(), survey.lanes[on_lane].tolist()
     for track, lane in sorted(set(zip(tracks, lanes, strict=True))):
         lane_tids[track, lane] = next(made_up)
-        home = found.thread_names.get(track) or f"tid {found.track_ids[track][1]}"
+        home = survey.thread_names.get(track) or f"tid {survey.track_ids[track][1]}"
         names[pids[track], lane_tids[track, lane]] = f"{home} (lane {lane + 1})"
-    starts = zip(tracks, found.starts_ns[on_lane].tolist(), strict=True)
+    starts = zip(tracks, survey.starts_ns[on_lane].tolist(), strict=True)
     lane_starts = dict(zip(starts, lanes, strict=True))
     names = {place: plain_text(name) for place, name in names.items()}
     return TrackTargets(np.array(pids, dtype=np.int64), np.array(tids, dtype=np.int64), lane_tids, lane_starts, names)

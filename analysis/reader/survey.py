@@ -145,7 +145,7 @@ def survey(
     complete: Counter[str] = Counter({STACK_CATEGORY: stacks})
     slices: Counter[str] = Counter()
     counts = np.bincount(found.label_of, minlength=len(found.labels)).tolist()
-    for place, (label, count) in enumerate(zip(found.labels, counts, strict=True)):
+    for index, (label, count) in enumerate(zip(found.labels, counts, strict=True)):
         category, phase = str(label.category), label.phase  # an event without one counts under 'None'
         fed = fed_category(label.category, phase, label.name)
         if phase == "X":
@@ -156,7 +156,7 @@ def survey(
             slices[shown_category(fed)] += count
             if fed in INCOMPLETE or (phase == "X" and fed not in KNOWN):
                 found.not_read[category] += count
-        found.labels[place] = label if fed == label.category else label._replace(category=fed)
+        found.labels[index] = label if fed == label.category else label._replace(category=fed)
     found.events_by_category = dict(sorted((+complete).items()))
     found.expected_slices = dict(slices)
     found.order = time_order(starts, ends)

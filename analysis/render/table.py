@@ -129,7 +129,7 @@ def _pieces(table: Table, rows: Sequence[Sequence[str]], room: int) -> list[_Pie
 def _groups(table: Table) -> Iterator[range]:
     """Columns that stand together, without the keys."""
     count = len(table.columns)
-    starts = [place for place in range(table.keys, count) if place == table.keys or not table.columns[place].joined]
+    starts = [index for index in range(table.keys, count) if index == table.keys or not table.columns[index].joined]
     return (range(*ends) for ends in itertools.pairwise([*starts, count]))
 
 
@@ -144,10 +144,10 @@ def _left_out(widths: _Piece, table: Table, room: int) -> set[int]:
     return left_out
 
 
-def _least(place: int, table: Table) -> int:
+def _least(index: int, table: Table) -> int:
     """To what width a column is cut before a table is split; numbers are not."""
-    column = table.columns[place]
-    is_key = place < table.keys and column.unit != "path"  # the end of a path tells it from others
+    column = table.columns[index]
+    is_key = index < table.keys and column.unit != "path"  # the end of a path tells it from others
     return WIDTH if column.numeric else _SHORTEST_KEY if is_key else _SHORTEST
 
 
@@ -193,7 +193,7 @@ def _sections(sections: Sequence[Section], room: int, terminal: int | None) -> I
             if limit is not None and _surplus(pieces[0], table, limit) > 0:
                 more += (f"lines are cut to {limit} columns; --format csv has them whole",)
             shown = set().union(*pieces)
-            if gone := [column.title for place, column in enumerate(table.columns) if place not in shown]:
+            if gone := [column.title for index, column in enumerate(table.columns) if index not in shown]:
                 more += (f"No room for: {', '.join(gone)}. --format csv has them.",)
             tables = [_text(table, rows, piece, room, limit) for piece in pieces]
         lines += _notes((*section.notes, *more), room)

@@ -77,10 +77,10 @@ def _broadcast(shapes: Iterable[tuple[int, ...]]) -> int:
     sizes: list[int] = []
     for shape in shapes:
         sizes = [1] * (len(shape) - len(sizes)) + sizes
-        for place, size in enumerate(shape, len(sizes) - len(shape)):
-            if size != 1 and sizes[place] not in (1, size):
+        for index, size in enumerate(shape, len(sizes) - len(shape)):
+            if size != 1 and sizes[index] not in (1, size):
                 raise ValueError("shapes that do not fit")
-            sizes[place] = sizes[place] if size == 1 else size
+            sizes[index] = sizes[index] if size == 1 else size
     return math.prod(sizes)
 
 

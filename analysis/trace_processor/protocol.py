@@ -38,13 +38,13 @@ def message(*fields: tuple[int, int | str | bytes]) -> bytes:
 
 def read_fields(data: bytes | memoryview) -> Fields:
     """Return the fields of a message, whose memory they share. Raises EngineError."""
-    found: Fields = {}
+    fields: Fields = {}
     try:
         for number, value in _read(memoryview(data)):
-            found.setdefault(number, []).append(value)
+            fields.setdefault(number, []).append(value)
     except (IndexError, KeyError) as error:
         raise EngineError("the trace processor sent a reply that is cut off or no message") from error
-    return found
+    return fields
 
 
 def contents(fields: Fields, number: int) -> list[memoryview]:
@@ -155,11 +155,11 @@ def to_columns(names: Sequence[str], batches: Iterable[Fields]) -> Columns:
                 part[here] = values[kind][rank[kind][column::width][here]].astype(object)
             parts[column].append(part)
     columns: Columns = {}
-    for place, name in enumerate(names):
-        kept = np.concatenate(parts[place] or [np.empty(0, object)], dtype=object if len(kinds[place]) > 1 else None)
+    for index, name in enumerate(names):
+        kept = np.concatenate(parts[index] or [np.empty(0, object)], dtype=object if len(kinds[index]) > 1 else None)
         # SQLite mixes both in IFNULL(ratio, 0).
-        if kinds[place] == {_INTEGER, _FLOAT} and all(isinstance(cell, float) or abs(cell) <= 2**53 for cell in kept):
+        if kinds[index] == {_INTEGER, _FLOAT} and all(isinstance(cell, float) or abs(cell) <= 2**53 for cell in kept):
             kept = kept.astype(np.float64)
-        before = names[:place].count(name)
+        before = names[:index].count(name)
         columns[f"{name}:{before}" if before else name] = kept
     return columns

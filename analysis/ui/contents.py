@@ -185,12 +185,12 @@ def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return number, device is not None, device or 0, ts, id_ or 0, position or 0
 
 
-def longest(place: int, title: str, slices: list[tuple[int, int, str]], most: int = MAX_SLICES) -> Strip:
+def longest(index: int, title: str, slices: list[tuple[int, int, str]], most: int = MAX_SLICES) -> Strip:
     """Return the strip of the slices, or of the longest of too many."""
     if len(slices) <= most:
-        return Strip(place, title, slices)
+        return Strip(index, title, slices)
     kept = sorted(slices, key=lambda item: (-item[1], item[0]))[:most]
-    return Strip(place, f"{title} (longest {most:,})", sorted(kept), len(slices) - most)
+    return Strip(index, f"{title} (longest {most:,})", sorted(kept), len(slices) - most)
 
 
 def _zoom(

@@ -204,10 +204,10 @@ def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[Tr
 def _separate_ids(survey: SurveyedTrace, number: int) -> None:
     """Make the ids of flows and asynchronous slices among the drafts distinct; `number`: of the file, from 1."""
     shift = number * _SHIFT
-    for place, text in enumerate(survey.drafts):
+    for index, text in enumerate(survey.drafts):
         lines = isal_zlib.decompress(text).splitlines(keepends=True)
         lines = [_moved(line, shift) if _NUMBERED.match(line) else line for line in lines]
-        survey.drafts[place] = isal_zlib.compress(b"".join(lines), _LEVEL)
+        survey.drafts[index] = isal_zlib.compress(b"".join(lines), _LEVEL)
 
 
 def _moved(line: bytes, shift: int) -> bytes:

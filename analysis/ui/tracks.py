@@ -30,17 +30,17 @@ class UiTracks:
     hosts: tuple[str, ...]  # processes with operators
 
 
-def arrange_tracks(found: SurveyedTrace, before: str, taken: frozenset[int]) -> UiTracks:
+def arrange_tracks(survey: SurveyedTrace, before: str, taken: frozenset[int]) -> UiTracks:
     """Give every track and lane its numbers and its name, with `before` in front, by which two files differ.
 
     taken: process numbers of the other files.
     """
-    base = find_places(found)
+    base = find_places(survey)
     pids = _free_pids(base.pids.tolist(), taken)
     lanes = _beside(base)
     lane_count = Counter(track for track, _ in lanes)
-    on_gpu = _tracks_of(found, "kernel", "gpu_memcpy", "gpu_memset")
-    with_tokens = _tracks_of(found, "molprof.sequence")
+    on_gpu = _tracks_of(survey, "kernel", "gpu_memcpy", "gpu_memset")
+    with_tokens = _tracks_of(survey, "molprof.sequence")
     gpu: list[tuple[int, int, int, str]] = []
     sequences: dict[tuple[int, int], str] = {}
     names: dict[tuple[int, int | None], str] = {}
@@ -59,7 +59,7 @@ def arrange_tracks(found: SurveyedTrace, before: str, taken: frozenset[int]) -> 
             names[pids[pid], beside] = shown
             if track in on_gpu:
                 gpu.append((pid, tid, lane, f"{shown} {beside}"))
-    host_pids = {int(base.pids[track]) for track in _tracks_of(found, "cpu_op")}
+    host_pids = {int(base.pids[track]) for track in _tracks_of(survey, "cpu_op")}
     gpu_pids = {int(base.pids[track]) for track in on_gpu}
     hosts = []
     for pid, new in pids.items():
@@ -77,9 +77,9 @@ def arrange_tracks(found: SurveyedTrace, before: str, taken: frozenset[int]) -> 
     return UiTracks(places, frozenset(pids.values()), tuple(name for *_, name in sorted(gpu)), sequences, tuple(hosts))
 
 
-def _tracks_of(found: SurveyedTrace, *categories: str) -> set[int]:
-    wanted = found.has_label(label.category in categories for label in found.labels)
-    return set(np.unique(found.tracks[wanted]).tolist())
+def _tracks_of(survey: SurveyedTrace, *categories: str) -> set[int]:
+    wanted = survey.has_label(label.category in categories for label in survey.labels)
+    return set(np.unique(survey.tracks[wanted]).tolist())
 
 
 def _free_pids(pids: list[int], taken: frozenset[int]) -> dict[int, int]:

@@ -173,7 +173,7 @@ def _expanded(given: Sequence[Path]) -> list[Path]:
     """
     from molprof.analysis.reader.source import is_other, left_out, traces_in
 
-    found: list[Path] = []
+    paths: list[Path] = []
     for path in sweeps_expanded(given):
         inside = traces_in(path) if path.is_dir() else []
         names = {item.name for item in inside}
@@ -186,10 +186,10 @@ def _expanded(given: Sequence[Path]) -> list[Path]:
         unread = [item for item in inside if item not in others and is_other(item)]
         if inside:
             note(*left_out(path, unread))
-        found += [item for item in inside if item not in (*others, *unread)] or [path]
-    return found
+        paths += [item for item in inside if item not in (*others, *unread)] or [path]
+    return paths
 
 
 def _place_of(base: Path | None, traces: Sequence[Path]) -> int | None:
     """Return the place of the base among the traces; None where it is not one of them."""
-    return next((place for place, path in enumerate(traces) if base == path), None)
+    return next((index for index, path in enumerate(traces) if base == path), None)

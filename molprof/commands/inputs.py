@@ -109,10 +109,10 @@ def expanded(given: Sequence[Path], stored: bool) -> list[Path]:
         return list(given)
     from molprof.analysis.reader.source import is_other, left_out, traces_in
 
-    found: list[Path] = []
+    paths: list[Path] = []
     for path in given:
         if not path.is_dir():
-            found.append(path)
+            paths.append(path)
             continue
         inside = traces_in(path)
         others = [] if stored else [item for item in inside if is_other(item)]
@@ -120,8 +120,8 @@ def expanded(given: Sequence[Path], stored: bool) -> list[Path]:
         inside = [item for item in inside if item not in others]
         if not inside and not stored:
             raise UsageError(f"{path} holds no traces", hint="give traces, or a folder with traces in it")
-        found += inside or [path]
-    return found
+        paths += inside or [path]
+    return paths
 
 
 def _outputs(traces: Sequence[Path], result: ResultOptions) -> list[Path | None]:

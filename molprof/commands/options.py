@@ -365,8 +365,8 @@ def sweep_groups(paths: Sequence[Path], over: str | None) -> list[tuple[str, lis
 def refuse_twice(paths: Sequence[Path]) -> None:
     """Raise UsageError where two of the paths are one stream."""
     streams = [path for path in paths if is_stream(path)]
-    for place, path in enumerate(streams):
-        if any(path == other or is_same(path, other) for other in streams[:place]):
+    for index, path in enumerate(streams):
+        if any(path == other or is_same(path, other) for other in streams[:index]):
             raise click.UsageError(f"{_stream_text(path)} can be read once only")
 
 

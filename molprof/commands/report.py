@@ -136,14 +136,14 @@ def command(
     return code
 
 
-def _judged(found: Sequence[Report], bounds: Sequence[Threshold], several: bool) -> int:
+def _judged(reports: Sequence[Report], bounds: Sequence[Threshold], several: bool) -> int:
     """Print what the thresholds find in each report, with its path where there are several; the exit code."""
     if not bounds:
         return 0
     from molprof.analysis.compare.thresholds import judge_report
 
     codes = []
-    for report in found:
+    for report in reports:
         if several:
             note(f"{report.trace.path}:")
         codes.append(judged(judge_report(report, bounds)))

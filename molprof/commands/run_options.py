@@ -49,9 +49,9 @@ def pair(name: str, example: str, least: int | None = None) -> Read:
     """Two whole numbers with a sign between them; with `least`, the first is at least that and at most the second."""
 
     def numbers(text: str) -> tuple[int, int]:
-        found = re.fullmatch(rf"([0-9]+){name.strip(ascii_letters)}([0-9]+)", text)
-        first, last = map(int, found.groups()) if found else (0, 0)
-        if found is None or (least is not None and not least <= first <= last):
+        match = re.fullmatch(rf"([0-9]+){name.strip(ascii_letters)}([0-9]+)", text)
+        first, last = map(int, match.groups()) if match else (0, 0)
+        if match is None or (least is not None and not least <= first <= last):
             raise ValueError(f"{text!r} is not {name}, such as {example}")
         return first, last
 

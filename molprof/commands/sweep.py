@@ -110,19 +110,21 @@ class _Sweep:
         force = ("--resume",) if name.startswith("bench") else ("--force",) if self.running.force else ()
         ending = _MEASURED if case.settings.get("timed-only") else _ENDINGS[name.split()[0]]
         line = (*name.split(), *own, *given)
-        made = LineCase(case.name, line, str(self.folder), ending, case.options, own=force)
+        line_case = LineCase(case.name, line, str(self.folder), ending, case.options, own=force)
         try:
-            context = command.make_context(name, [*line[len(name.split()) :], "-o", str(self.folder / made.output())])
+            context = command.make_context(
+                name, [*line[len(name.split()) :], "-o", str(self.folder / line_case.output())]
+            )
             settings = self._settings(context) if name == "capture" else None
         except click.BadParameter as error:
             key = error.param.opts[-1].lstrip("-") if error.param else ""
             self.grid.refuse(key, error.format_message())
         except (MolprofError, click.UsageError) as error:
             message = error.format_message() if isinstance(error, click.UsageError) else str(error)
-            return replace(made, reason=message)
+            return replace(line_case, reason=message)
         if settings is not None:
             self._check_names(case, settings)
-        return replace(made, settings=settings)
+        return replace(line_case, settings=settings)
 
     def _settings(self, context: click.Context) -> CaptureSettings:
         """Return the settings of a capture. Raises MolprofError if its options exclude each other."""

@@ -109,8 +109,8 @@ def is_private(status: os.stat_result) -> bool:
     return status.st_uid == os.getuid() and not shared and not stat.S_ISLNK(status.st_mode)
 
 
-def _prune(place: int, most_bytes: int) -> None:
-    with os.scandir(place) as entries:
+def _prune(index: int, most_bytes: int) -> None:
+    with os.scandir(index) as entries:
         known = sorted(
             ((entry.stat(follow_symlinks=False), entry.name) for entry in entries),
             key=lambda item: item[0].st_mtime_ns,
@@ -121,7 +121,7 @@ def _prune(place: int, most_bytes: int) -> None:
         total += status.st_size
         if total > most_bytes:
             with contextlib.suppress(FileNotFoundError):  # another process removed it
-                os.unlink(name, dir_fd=place)
+                os.unlink(name, dir_fd=index)
 
 
 @functools.cache

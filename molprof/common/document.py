@@ -212,4 +212,4 @@ def pairs(rows: Sequence[Row], wide: bool = False, narrow: bool = False) -> Tabl
 
 def last_rows(count: int, least: int = 0) -> tuple[tuple[int, ...], ...]:
     """Of so many rows all but the first ones as spare, the last of them first."""
-    return tuple((place,) for place in range(count - 1, least - 1, -1))
+    return tuple((index,) for index in range(count - 1, least - 1, -1))

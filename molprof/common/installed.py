@@ -32,17 +32,17 @@ def _requirements(of: Sequence[str], extra: str | None) -> Iterator[str]:
 
     for distribution in filter(_is_installed, of):
         for line in importlib.metadata.requires(distribution) or ():
-            found = Requirement(line)
-            always = found.marker is None or found.marker.evaluate({"extra": ""})
+            requirement = Requirement(line)
+            always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
             if always if extra is not None else not always:
                 continue
-            if extra is not None and not (found.marker and found.marker.evaluate({"extra": extra})):
+            if extra is not None and not (requirement.marker and requirement.marker.evaluate({"extra": extra})):
                 continue
-            if found.name == distribution:
-                for other in sorted(found.extras):
+            if requirement.name == distribution:
+                for other in sorted(requirement.extras):
                     yield from _requirements([distribution], other)
             else:
-                yield f"{found.name}{found.specifier}"
+                yield f"{requirement.name}{requirement.specifier}"
 
 
 def _is_installed(distribution: str) -> bool:

@@ -266,7 +266,7 @@ class SequenceRun(Struct, frozen=True):
     def busy_steps(self) -> int:
         """Steps from when it joined, or else from its first token, until it ended."""
         counts = [1] * len(self.token_ids) if self.step_tokens is None else self.step_tokens
-        first = next((place for place, count in enumerate(counts) if count), 0) if self.joined is None else self.joined
+        first = next((index for index, count in enumerate(counts) if count), 0) if self.joined is None else self.joined
         return len(counts) - first
 
 

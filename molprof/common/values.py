@@ -111,15 +111,15 @@ def _without_arguments(name: str) -> str:
     Brackets inside template arguments belong to these; in parentheses there, `<` and `>` may compare.
     """
     angles = parentheses = begin = 0
-    for place, letter in enumerate(name):
-        if letter == "(" and not angles and place > begin:
-            return name[begin:place]
+    for index, letter in enumerate(name):
+        if letter == "(" and not angles and index > begin:
+            return name[begin:index]
         if letter in "()":
             parentheses += 1 if letter == "(" else -1
         elif letter in "<>" and not parentheses:
             angles += 1 if letter == "<" else -1
-        elif letter == " " and not angles and name[:place].endswith("::type"):
-            begin = place + 1
+        elif letter == " " and not angles and name[:index].endswith("::type"):
+            begin = index + 1
     return name[begin:]
 
 

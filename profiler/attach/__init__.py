@@ -219,19 +219,19 @@ def attach(
         name: Attached(**known, run=name, concurrency=load.concurrency, rate=load.rate, passes=made, command=command)
         for name, made in passes.items()
     }
-    found = AttachResult(runs, [], list(requests.notes))
+    attach_result = AttachResult(runs, [], list(requests.notes))
     if recording is not None:
         try:
             for name in names:
                 told(f"{name}: recorded pass")
                 written = _recorded(client, server, recording, name == CONSTRAINED, told)
-                found.traces.append(_written(largest(written), outputs[name], runs[name]))
+                attach_result.traces.append(_written(largest(written), outputs[name], runs[name]))
                 if len(written) > 1:
                     text = f"the server wrote {len(written)} traces into {recording.source}; the largest was taken"
-                    found.notes.append(f"{name}: {text}")
+                    attach_result.notes.append(f"{name}: {text}")
         except RunError as problem:
-            return dataclasses.replace(found, problem=problem)
-    return found
+            return dataclasses.replace(attach_result, problem=problem)
+    return attach_result
 
 
 def _check_recording(server: Server, recording: ServerRecording, told: Callable[[str], None]) -> None:

@@ -110,14 +110,14 @@ def of_file(path: Path, settings: CaptureSettings, server: Server, more: Body, a
     if others is not None and len(others) != len(lines):
         raise UsageError(f"{against} has {len(others)} requests, {path} has {len(lines)}", "one for each")
     kinds, found = Counter[str](), []
-    for place, (number, url, body) in enumerate(lines):
+    for index, (number, url, body) in enumerate(lines):
         names = constraints_of(body)
         kinds.update(names or ["nothing"])
         plain, constrained = without_constraints(body), body if names else None
         if others is not None:
-            _, other_url, plain = others[place]
+            _, other_url, plain = others[index]
             if other_url != url:
-                raise UsageError(f"{against}, line {others[place][0]} is for {other_url}, not {url}", "the same path")
+                raise UsageError(f"{against}, line {others[index][0]} is for {other_url}, not {url}", "the same path")
             constrained = body
         judge = judge_of(body, settings, f"{path}, line {number}")
         inside = CALL + ARGUMENTS if "tool_choice" in names else CONTENT if names else ""

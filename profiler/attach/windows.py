@@ -70,40 +70,40 @@ def sample(
     connect: the server as it is now; it may have been restarted. take: reads a trace. Raises UsageError, and an
     interrupt when the profiler is off.
     """
-    found, began, failures = Sampled(), time.monotonic(), 0
+    sampled, began, failures = Sampled(), time.monotonic(), 0
     number = 0
     while (due := number * sampling.every_s) <= sampling.for_s:
         time.sleep(max(0.0, began + due - time.monotonic()))
-        found.windows += 1
+        sampled.windows += 1
         kept = 0
         try:
             server = connect()
-            path, size = _window(server, sampling, found, told)
-            found.bytes += size
+            path, size = _window(server, sampling, sampled, told)
+            sampled.bytes += size
             try:
                 take(path, server)
             finally:
                 kept = max(size, _put_away(path, sampling))
         except (RunError, TraceError) as problem:
-            found.failed += 1
+            sampled.failed += 1
             failures += 1
-            told(f"window {found.windows}: {problem}")
+            told(f"window {sampled.windows}: {problem}")
             if failures == MOST_FAILURES:
-                found.ended = f"given up after {counted(failures, 'window')} in a row without a trace"
-                return found
+                sampled.ended = f"given up after {counted(failures, 'window')} in a row without a trace"
+                return sampled
         else:
             failures = 0
-            told(f"window {found.windows}: {bytes_text(size)}")
+            told(f"window {sampled.windows}: {bytes_text(size)}")
         if kept > sampling.most_bytes:
-            found.ended = f"ended at the bound on disk space, {bytes_text(sampling.most_bytes)}"
-            return found
+            sampled.ended = f"ended at the bound on disk space, {bytes_text(sampling.most_bytes)}"
+            return sampled
         # A window that took long leaves out those that it ran into.
         number = max(number + 1, -int((began - time.monotonic()) // sampling.every_s))
-    found.ended = f"ended after {sampling.for_s:g} s"
-    return found
+    sampled.ended = f"ended after {sampling.for_s:g} s"
+    return sampled
 
 
-def _window(server: Server, sampling: Sampling, found: Sampled, told: Callable[[str], None]) -> tuple[Path, int]:
+def _window(server: Server, sampling: Sampling, sampled: Sampled, told: Callable[[str], None]) -> tuple[Path, int]:
     """Return the largest trace of one window, the others being deleted, and the bytes of all of them."""
     if server.kind not in (VLLM, SGLANG):
         raise UsageError(f"{server.url} is neither vLLM nor SGLang: it cannot record")
@@ -123,7 +123,7 @@ def _window(server: Server, sampling: Sampling, found: Sampled, told: Callable[[
                     break
         finally:
             _off(server, told)
-            found.profiled_s += time.monotonic() - began
+            sampled.profiled_s += time.monotonic() - began
     written = when_whole(before, sampling.source, _WRITE_S)
     path, size = largest(written), sum(item.stat().st_size for item in written)
     # The server's frontend writes one too.

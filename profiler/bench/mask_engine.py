@@ -65,13 +65,13 @@ class CompiledConstraint:
 class FollowedRow:
     """A batch of rows, usually one, that is followed without a model: the calls of a capture, of scores that are 0."""
 
-    def __init__(self, made: CompiledConstraint, rows: int, device: Any) -> None:
+    def __init__(self, compiled_constraint: CompiledConstraint, rows: int, device: Any) -> None:
         import torch
 
         self._torch, self._device = torch, device
-        self.batch = made.processor.begin([made.compiled] * rows, 0, device)
+        self.batch = compiled_constraint.processor.begin([compiled_constraint.compiled] * rows, 0, device)
         self._ids = torch.zeros((rows, 64), dtype=torch.int64, device=device)
-        self._scores = torch.zeros((rows, made.target.logits_width), device=device)
+        self._scores = torch.zeros((rows, compiled_constraint.target.logits_width), device=device)
         self._written = 0
         self._out = self._scores
 

@@ -146,7 +146,9 @@ def _measured(case: MasksCase, item: SchemaFile, engine: MaskEngine) -> dict[str
         gc.enable()
 
 
-def _batched(case: MasksCase, one: Judged, engine: MaskEngine, made: CompiledConstraint) -> Iterator[dict[str, Any]]:
+def _batched(
+    case: MasksCase, one: Judged, engine: MaskEngine, compiled_constraint: CompiledConstraint
+) -> Iterator[dict[str, Any]]:
     """Yield steps of batches whose rows begin at places spread over the tokens of an instance, and go on, step by step."""
     tokens, instance = one.tokens[:_MOST_BATCHED], one.instance.description
     threads = [None] if case.threads is None else [None, *sorted({1, case.threads})]
@@ -155,7 +157,7 @@ def _batched(case: MasksCase, one: Judged, engine: MaskEngine, made: CompiledCon
         # Tables have no threads to use.
         if count is not None and not getattr(engine.processor, "use_threads", lambda count: False)(count):
             continue
-        batch = made.batch(rows, device)
+        batch = compiled_constraint.batch(rows, device)
         places = [len(tokens) * row // rows for row in range(rows)]
         for row, place in enumerate(places):
             batch.batch.seek(row, tokens[:place])
@@ -194,14 +196,14 @@ def _devices(case: MasksCase) -> list[Any]:
     return [torch.device("cpu"), *([found] if on_gpu(found) else [])]
 
 
-def _followed(one: Judged, engine: MaskEngine, made: CompiledConstraint) -> dict[str, Any]:
+def _followed(one: Judged, engine: MaskEngine, compiled_constraint: CompiledConstraint) -> dict[str, Any]:
     """Follow an instance with the engine: a mask before each token and before its end, until one forbids it."""
     target = engine.target
     mask_ns: list[int] = []
     accept_ns: list[int] = []
     apply_ns: list[int] = []
     forced = forced_text = 0
-    row, error, accepted = made(), None, True
+    row, error, accepted = compiled_constraint(), None, True
     for token in (*one.tokens, target.eos):
         try:
             times = row.fill()

@@ -92,9 +92,9 @@ def compared(item: SchemaFile, one: MaskEngine, other: MaskEngine) -> dict[str, 
 
 
 def _difference(
-    each: Judged, place: int, token: int, engine: MaskEngine, made: Matchers, validator: Any
+    each: Judged, index: int, token: int, engine: MaskEngine, matchers: Matchers, validator: Any
 ) -> dict[str, Any]:
-    table, before = engine.target.table, each.tokens[:place]
+    table, before = engine.target.table, each.tokens[:index]
     text, whole = table.join([*before, token]), each.instance.text
     if token == engine.target.eos:
         why = table.join(before)
@@ -104,7 +104,7 @@ def _difference(
         verdict, why = "another cut", whole
     else:
         closing = closing_tokens(table)
-        tries = (written(engine, made, [*before, token], closing, seed) for seed in range(_TRIES))
+        tries = (written(engine, matchers, [*before, token], closing, seed) for seed in range(_TRIES))
         texts = [found for found in tries if found is not None]
         flaws = {found: _flaw(found, validator) for found in texts}
         why = next((found for found in texts if flaws[found] is None), texts[0] if texts else "no end found")
@@ -132,10 +132,10 @@ def closing_tokens(table: TokenBytes) -> list[int]:
     return [index for index, piece in enumerate(table.pieces) if piece in _CLOSING]
 
 
-def written(engine: MaskEngine, made: Matchers, tokens: list[int], closing: list[int], seed: int) -> str | None:
+def written(engine: MaskEngine, matchers: Matchers, tokens: list[int], closing: list[int], seed: int) -> str | None:
     """Return a text that the engine allows after these tokens, soon closed; None if none was found."""
     choose, table, eos = random.Random(seed), engine.target.table, engine.target.eos
-    matcher = made()
+    matcher = matchers()
     for token in tokens:
         matcher.fill()
         matcher.accept(token)

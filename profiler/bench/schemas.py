@@ -123,11 +123,11 @@ def parts(value: Any, schema: Any, root: Any = None) -> Iterator[Part]:
     schema, keyword = _governing(schema, value, root)
     if isinstance(value, dict):
         yield "{", "structure", keyword
-        for place, (key, item) in enumerate(value.items()):
+        for index, (key, item) in enumerate(value.items()):
             known = schema.get("properties") if isinstance(schema.get("properties"), dict) else {}
             of_item = known.get(key, schema.get("additionalProperties", True))
             named = "properties" if key in known else "additionalProperties"
-            yield ", " if place else "", "structure", keyword
+            yield ", " if index else "", "structure", keyword
             yield json.dumps(key, ensure_ascii=False), "key", named
             yield ": ", "structure", named
             yield from parts(item, of_item, root)
@@ -137,9 +137,9 @@ def parts(value: Any, schema: Any, root: Any = None) -> Iterator[Part]:
         first, rest = schema.get("prefixItems", []), schema.get("items", True)
         if isinstance(rest, list):  # before draft 2020-12
             first, rest = rest, schema.get("additionalItems", True)
-        for place, item in enumerate(value):
-            yield ", " if place else "", "structure", keyword
-            yield from parts(item, first[place] if place < len(first) else rest, root)
+        for index, item in enumerate(value):
+            yield ", " if index else "", "structure", keyword
+            yield from parts(item, first[index] if index < len(first) else rest, root)
         yield "]", "structure", keyword
     else:
         kind = "string" if isinstance(value, str) else "literal" if isinstance(value, bool | None) else "number"

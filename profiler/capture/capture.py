@@ -186,9 +186,9 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
     for number in range(max(run.settings.repeats for run in runs)):
         turn = list(runs)
         order.shuffle(turn)
-        for place, run in enumerate(turn):
+        for index, run in enumerate(turn):
             if number < run.settings.repeats and went_well(run, partial(run.timed_pass, watch)):
-                places[run.name][number] = place
+                places[run.name][number] = index
     if len(runs) == 1 and not runs[0].settings.timed_only:  # timestamps cost runs that are compared alike
         went_well(runs[0], runs[0].unmarked_pass)
     for run in runs:

@@ -294,7 +294,7 @@ class CapturedRun:
         result = self._profiled(window, raw)
         exported = self._exported(raw)
         if window.full:
-            wanted = {(place, step) for place, batch in enumerate(result.batches) for step in range(batch.steps)}
+            wanted = {(index, step) for index, batch in enumerate(result.batches) for step in range(batch.steps)}
         else:
             wanted = {(window.batch, step) for step in range(window.first_step, window.last_step + 1)}
         if set(exported.steps) != wanted:

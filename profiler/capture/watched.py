@@ -157,13 +157,13 @@ class WatchedProcessor:
         )
         return [
             Disagreement(
-                _rounded(probabilities[place][: len(row)]),
-                ranks[place][: len(row)],
-                "".join("c" if count == 1 else "o" if count == width else "f" for count in allowed[place][: len(row)]),
-                "".join("01"[flag] for flag in forbidden[place][: len(row)]),
-                _rounded(removed[place][: len(row)]),
+                _rounded(probabilities[index][: len(row)]),
+                ranks[index][: len(row)],
+                "".join("c" if count == 1 else "o" if count == width else "f" for count in allowed[index][: len(row)]),
+                "".join("01"[flag] for flag in forbidden[index][: len(row)]),
+                _rounded(removed[index][: len(row)]),
             )
-            for place, row in enumerate(rows)
+            for index, row in enumerate(rows)
         ]
 
     def _look_up(self, tokens: Tensor) -> None:

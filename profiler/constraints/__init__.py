@@ -71,8 +71,8 @@ def make_processor(name: str, target: ProcessorTarget, given: Sequence[str] = ()
     """
     factory = find_factory(name)
     if name in PROCESSORS:
-        made: Processor = factory(target)
-        return made
+        processor: Processor = factory(target)
+        return processor
     from molprof.profiler.constraints.own import PASSED_ON, RAISED, UserProcessor, told
 
     try:

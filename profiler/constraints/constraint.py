@@ -54,10 +54,10 @@ def table_of(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int)
         moves[(moves >= 0) & ~living[moves]] = _NONE
     at, masks = group_equal_rows(moves >= 0)
     allowed = moves[at] >= 0
-    found = TokenDfa(classes, moves, masks, allowed, allowed @ np.bincount(classes, minlength=count))
-    if found.size_bytes > MOST_BYTES:
-        raise TooLarge(f"its table and masks take {found.size_bytes:,} bytes, more than {MOST_BYTES:,}")
-    return found
+    token_dfa = TokenDfa(classes, moves, masks, allowed, allowed @ np.bincount(classes, minlength=count))
+    if token_dfa.size_bytes > MOST_BYTES:
+        raise TooLarge(f"its table and masks take {token_dfa.size_bytes:,} bytes, more than {MOST_BYTES:,}")
+    return token_dfa
 
 
 def _ways(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int) -> tuple[_Array, list[_Array]]:

@@ -66,7 +66,7 @@ def most_spaces(accepts: Callable[[str], bool], text: str) -> int | None:
 def _places(text: str) -> list[int]:
     """Where white space may stand inside a JSON text: beside its punctuation, outside strings."""
     outside = re.sub(r'"(?:[^"\\]|\\.)*"', lambda found: "." * len(found[0]), text)
-    return [place for place in range(1, len(text)) if outside[place - 1] in "{}[],:" or outside[place] in "{}[],:"]
+    return [index for index in range(1, len(text)) if outside[index - 1] in "{}[],:" or outside[index] in "{}[],:"]
 
 
 def _xgrammar(package: Any, schema: str) -> Callable[[str], bool]:

@@ -74,7 +74,7 @@ class TemplateProcessor(ABC):
         self.placeholder = target.form.numbers(self.placeholder)
 
     @abstractmethod
-    def free(self, place: int, left: int, following: int) -> Action:
+    def free(self, index: int, left: int, following: int) -> Action:
         """Return the action at a FREE position.
 
         Args:
@@ -137,7 +137,7 @@ class Generic(TemplateProcessor):
             "blocked_tokens_before_close": len(self._last.ids),
         }
 
-    def free(self, place: int, left: int, following: int) -> Action:
+    def free(self, index: int, left: int, following: int) -> Action:
         """Return the action at a FREE position."""
         return self._last if left == 0 and following in self._closing else self._free
 
@@ -170,11 +170,11 @@ class Qwen(TemplateProcessor):
         )
         self.parameters = {"allowed_tokens": list(allowed), "tail_positions": TAIL_POSITIONS}
 
-    def free(self, place: int, left: int, following: int) -> Action:
+    def free(self, index: int, left: int, following: int) -> Action:
         """Return the action at a FREE position."""
         if left < TAIL_POSITIONS:
             return self._tail
-        return self._middle if place else self._first
+        return self._middle if index else self._first
 
 
 class RowProcessor(LogitsProcessor):

@@ -132,11 +132,11 @@ def compile_rows(rows: Sequence[Row], eos: int, width: int) -> tuple[TokenDfa, l
     states = 0
     for chain in chains:
         first.append(states)
-        for place, table in enumerate(chain):
-            stop = place + 1
+        for index, table in enumerate(chain):
+            stop = index + 1
             while table.ends and 0 in chain[stop].ends:
                 stop += 1
-            placed.setdefault(tuple(chain[place : stop + bool(table.ends)]), []).append(states)
+            placed.setdefault(tuple(chain[index : stop + bool(table.ends)]), []).append(states)
             states += len(table.edges)
     blocks = [_followed([alone[table] for table in tables], tables[0].ends) for tables in placed]
     every = np.concatenate(blocks)

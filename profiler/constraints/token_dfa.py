@@ -236,8 +236,8 @@ class TokenDfaBatch(LogitsProcessor):
         if self._fused is not None:
             self._fused.step(tokens, self._tables_there, self._at, scores)
             return scores
-        for place in range(tokens.shape[1]):
-            kinds = self._kinds.gather(1, tokens[:, place : place + 1])[:, 0]
+        for index in range(tokens.shape[1]):
+            kinds = self._kinds.gather(1, tokens[:, index : index + 1])[:, 0]
             torch.index_select(self._moves, 0, kinds.add_(self._at), out=self._at)
         return scores.masked_fill_(self._forbidden[self._at[:, None] + self._kinds], -math.inf)
 
@@ -302,10 +302,10 @@ class TokenDfaBatch(LogitsProcessor):
                     states = np.maximum(dfa.moves[states, dfa.classes[tokens[rows]]], 0)
         return [int(count) for count in total]
 
-    def _form_at(self, place: int) -> MaskForm:
-        number = bisect_right(self._places, place) - 1
+    def _form_at(self, index: int) -> MaskForm:
+        number = bisect_right(self._places, index) - 1
         dfa = self.tables[number]
-        return dfa.form((place - self._places[number]) // dfa.moves.shape[1])
+        return dfa.form((index - self._places[number]) // dfa.moves.shape[1])
 
     def _masked_by_row(self, scores: Tensor, forms: list[MaskForm]) -> Tensor:
         lists, rows = [form.only for form in forms if form.only is not None], scores.numpy()

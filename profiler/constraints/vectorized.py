@@ -81,8 +81,8 @@ def suited_masks(target: ProcessorTarget) -> str:
 
 def _sliced(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, ...]:
     """Arrays of any length, one per position, as slices of one tensor on the device."""
-    found: tuple[Tensor, ...] = torch.from_numpy(np.concatenate(arrays)).to(device).split(list(map(len, arrays)))
-    return found
+    tensors: tuple[Tensor, ...] = torch.from_numpy(np.concatenate(arrays)).to(device).split(list(map(len, arrays)))
+    return tensors
 
 
 class _PlannedBatch(RowProcessor):

@@ -53,8 +53,8 @@ def check_engine(name: str) -> None:
 
 def make_engine(name: str, loaded: LoadedModel, settings: CaptureSettings) -> Engine:
     """Return the engine of that name."""
-    made: Engine = _kind(name)(loaded, settings)
-    return made
+    engine: Engine = _kind(name)(loaded, settings)
+    return engine
 
 
 def loader(name: str) -> Callable[..., LoadedModel]:

@@ -105,7 +105,7 @@ class Forced:
         self,
         prompts: Sequence[Sequence[int]],
         plan: BatchPlan,
-        given: BatchProcessor | None,
+        batch_processor: BatchProcessor | None,
         marks: Marks,
         number: int,
     ) -> Callable[[], Decoded]:
@@ -115,15 +115,15 @@ class Forced:
         """
         studied: Any = None
         whole: _WholeBatch | None = None
-        if given is not None and has(given, FORCED_RUNS):
-            studied = given
-        elif given is not None:
+        if batch_processor is not None and has(batch_processor, FORCED_RUNS):
+            studied = batch_processor
+        elif batch_processor is not None:
             if self._settings.forced_runs:
                 raise UsageError(
                     f"the processor {self._settings.processor!r} does not say which tokens are forced",
                     hint="leave out --forced-runs, or write `reads_tokens`, `forced` and `mask`",
                 )
-            studied = whole = _WholeBatch(given, prompts, plan, self._loaded.target)
+            studied = whole = _WholeBatch(batch_processor, prompts, plan, self._loaded.target)
         marks.begin(number)
         known = studied is not None and not studied.reads_tokens
         columns = max(plan.prompt_width + plan.max_new_tokens, self._settings.max_cache_length or 0)
@@ -167,8 +167,8 @@ class Forced:
             rows_per_step = tuple(len(chunk.rows) for chunk in chunks[:step])
             if known:  # the choices are still on the device
                 tokens = iter(torch.cat(chosen).tolist())
-                for place, count in enumerate(rows_per_step):
-                    schedule.fill(place, list(itertools.islice(tokens, count)))
+                for index, count in enumerate(rows_per_step):
+                    schedule.fill(index, list(itertools.islice(tokens, count)))
             schedule.cut(step)
             return schedule, rows_per_step, 0 if known else step
 

@@ -80,5 +80,5 @@ def token_choice(settings: CaptureSettings) -> dict[str, Any]:
 
 def until_end(answer: list[int], eos: frozenset[int]) -> tuple[int, ...]:
     """Return the tokens up to and including the first end token: transformers pads finished rows."""
-    end = next((place for place, token in enumerate(answer, start=1) if token in eos), None)
+    end = next((index for index, token in enumerate(answer, start=1) if token in eos), None)
     return tuple(answer[:end])

@@ -106,7 +106,7 @@ class Schedule:
             self.appended[row] = counts[:steps]
             self.answers[row] = self.answers[row][: sum(self.appended[row])]
 
-    def _step(self, place: int, row: int, chosen: int | None) -> list[int]:
+    def _step(self, index: int, row: int, chosen: int | None) -> list[int]:
         """Return what a row appends after a forward."""
         if len(self.appended[row]) < len(self._choices):
             self.appended[row].append(0)
@@ -115,7 +115,7 @@ class Schedule:
             token = CHOSEN if chosen is None else chosen
             queue.append(token)
             if chosen is None:
-                self._choices[-1].append((place, row, position))
+                self._choices[-1].append((index, row, position))
             if token not in self._rules.ends:
                 queue.extend(self._forced(row, position + 1, chosen))
         return self._take(row)
@@ -138,10 +138,10 @@ class Schedule:
         columns = np.full(shape, self._rules.trash, dtype=np.int64)
         positions = np.zeros(shape, dtype=np.int64)
         lengths = [len(self._prompts[row]) + len(self.answers[row]) for row in self._rows]
-        for place, (part, length) in enumerate(zip(parts, lengths, strict=True)):
+        for index, (part, length) in enumerate(zip(parts, lengths, strict=True)):
             if part:
-                tokens[place, -len(part) :] = part
-                columns[place, -len(part) :] = positions[place, -len(part) :] = np.arange(length - len(part), length)
+                tokens[index, -len(part) :] = part
+                columns[index, -len(part) :] = positions[index, -len(part) :] = np.arange(length - len(part), length)
         return Chunk(
             rows=np.array(self._rows),
             kept=kept,

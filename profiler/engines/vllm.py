@@ -409,8 +409,8 @@ def _engine(name: str, settings: CaptureSettings, loaded: LoadedModel, gpu: bool
         wanted = token * (loaded.context or 0) * (settings.batch_size + 1)
         arguments["kv_cache_memory_bytes"] = min(wanted, (available_bytes() or wanted) // 2)
     try:
-        made = importlib.import_module("vllm.engine.arg_utils").EngineArgs(**arguments)
-        return importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_engine_args(made)
+        engine_args = importlib.import_module("vllm.engine.arg_utils").EngineArgs(**arguments)
+        return importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_engine_args(engine_args)
     except (OSError, RuntimeError, ValueError, NotImplementedError) as problem:
         raise RunError(f"vLLM cannot run {settings.model!r}: {_reason(problem)}") from problem
 

@@ -149,10 +149,12 @@ def describe(
     declared = model.generation_config.eos_token_id
     ends = {eos, *(declared if isinstance(declared, list) else [declared])} - {None}
     target = ProcessorTarget(tokenizer, table, width, eos, tokenizer.pad_token_id, model.device, form)
-    found = LoadedModel(name, model, tokenizer, frozenset(ends), target, (), model.generation_config.to_diff_dict())
+    loaded_model = LoadedModel(
+        name, model, tokenizer, frozenset(ends), target, (), model.generation_config.to_diff_dict()
+    )
     # `generate` fills what a config leaves open from the model's: runs follow that by their settings alone.
     model.generation_config = GenerationConfig(eos_token_id=sorted(ends), pad_token_id=tokenizer.pad_token_id)
-    return found
+    return loaded_model
 
 
 def _check_tokenizer(name: str, tokenizer: PreTrainedTokenizerFast) -> None:

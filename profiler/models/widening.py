@@ -80,8 +80,8 @@ def query_heads(narrow: Shape, wide: Shape) -> tuple[Tensor, Tensor]:
         for group in range(narrow.kv_heads)
         for first in range(0, run, places)
     ]
-    chosen = [cuts[place % len(cuts)] for place in range(wide.kv_heads)]
-    queries = [heads[place % len(heads)] for _, heads in chosen for place in range(places)]
+    chosen = [cuts[index % len(cuts)] for index in range(wide.kv_heads)]
+    queries = [heads[index % len(heads)] for _, heads in chosen for index in range(places)]
     return torch.tensor(queries), torch.tensor([group for group, _ in chosen])
 
 
@@ -128,7 +128,7 @@ def layer_axes(narrow: Shape, wide: Shape, normed: bool) -> dict[str, tuple[Axis
 def taken(weight: Tensor, axes: Sequence[Axis]) -> Tensor:
     """Return a narrow weight spread along its dimensions."""
     for dimension, axis in enumerate(axes):
-        shape = [-1 if place == dimension else 1 for place in range(weight.dim())]
+        shape = [-1 if index == dimension else 1 for index in range(weight.dim())]
         scale = axis.scale.to(weight.device).reshape(shape)
         weight = weight.index_select(dimension, axis.index.to(weight.device)) * scale
     return weight

@@ -170,7 +170,7 @@ def _of_text(form: TextFormat, line: int, text: str) -> Conformer | str:
 def _sdf(lines: list[str]) -> Iterator[Found]:
     start = 0
     while any(line.strip() for line in lines[start:]):
-        ends = (place for place in range(start, len(lines)) if lines[place].startswith("$$$$"))
+        ends = (index for index in range(start, len(lines)) if lines[index].startswith("$$$$"))
         end = next(ends, len(lines))
         yield start + 1, lines[start].strip(), _of_molecule(start + 1, "\n".join(lines[start:end]) + "\n")
         start = end + 1

@@ -57,14 +57,14 @@ def best_placeholder(
     return best(fits(tokenizer, coordinates, decimals, form))
 
 
-def best(found: Sequence[Placeholder]) -> Placeholder:
+def best(placeholders: Sequence[Placeholder]) -> Placeholder:
     """Return the one that cuts the fewest coordinates, and of those leaves the fewest positions over."""
-    return min(found, key=lambda fit: (fit.too_short, fit.mean_absolute_drift_tokens))
+    return min(placeholders, key=lambda fit: (fit.too_short, fit.mean_absolute_drift_tokens))
 
 
-def closest(found: Sequence[Placeholder]) -> Placeholder:
+def closest(placeholders: Sequence[Placeholder]) -> Placeholder:
     """Return the one with the least mean |drift|."""
-    return min(found, key=lambda fit: (fit.mean_absolute_drift_tokens, fit.too_short))
+    return min(placeholders, key=lambda fit: (fit.mean_absolute_drift_tokens, fit.too_short))
 
 
 def fit(text: str, tokens: int, needed: Sequence[int]) -> Placeholder:

@@ -222,12 +222,12 @@ class Clock(Marks):
     def gap(self) -> None:
         self._mark(_GAP)
 
-    def each(self, place: int, label: str) -> None:
+    def each(self, index: int, label: str) -> None:
         now = self.clock()
         self._end_each(now)
-        self._each = place, now
+        self._each = index, now
         if self._running is not None:
-            self._running.each(place, label)
+            self._running.each(index, label)
 
     def end(self) -> None:
         if (call := self._call) is None:
@@ -322,15 +322,15 @@ class Clock(Marks):
         repeat = self.repeat(0)
         return {} if repeat is None else repeat.phases_ns
 
-    def _mark(self, place: int) -> None:
+    def _mark(self, index: int) -> None:
         if (call := self._call) is None:
             return
         now = self._now() - self.own_ns
         if self._each is not None:
             self._end_each(now)
-        call.marks.append((place, now))
+        call.marks.append((index, now))
         if self._running is not None:
-            getattr(self._running, _CALLS[place])()
+            getattr(self._running, _CALLS[index])()
 
     def _end_each(self, now: int) -> None:
         if self._each is not None and self._call is not None:
@@ -370,9 +370,9 @@ class Clock(Marks):
         if running.profiler is None:
             self.lost = TAKEN
             return
-        found = RecordedSteps(running.profiler, window, running.functions)
-        if self.recorded is None or found.count >= self.recorded.count:
-            self.recorded = found
+        recorded_steps = RecordedSteps(running.profiler, window, running.functions)
+        if self.recorded is None or recorded_steps.count >= self.recorded.count:
+            self.recorded = recorded_steps
 
     @property
     def _profiled_device(self) -> torch.device:

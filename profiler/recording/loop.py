@@ -149,11 +149,11 @@ class OwnLoop:
             running.model,
         )
 
-    def _enter(self, place: int) -> None:
+    def _enter(self, index: int) -> None:
         """Goes on to a phase, if it is a later one."""
-        if place > self._place and self._running is not None:
-            self._place = place
-            (self._marks.processor, self._marks.sampling, self._marks.bookkeeping)[place - 1]()
+        if index > self._place and self._running is not None:
+            self._place = index
+            (self._marks.processor, self._marks.sampling, self._marks.bookkeeping)[index - 1]()
 
 
 class _TimedBlock:

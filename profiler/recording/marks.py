@@ -75,8 +75,8 @@ class Marks:
     def bookkeeping(self) -> None:
         """S."""
 
-    def each(self, place: int, label: str) -> None:
-        """Note that processor number `place` of the phase is about to be called."""
+    def each(self, index: int, label: str) -> None:
+        """Note that processor number `index` of the phase is about to be called."""
 
     def gap(self) -> None:
         """Begin the time between two steps of a program's own loop."""
@@ -273,7 +273,7 @@ class _Listener:
     def processors(self, processors: LogitsProcessorList, input_ids: Tensor) -> None:
         """Begin the phase of processors, unless this list is of another call, or one inside the call's list."""
         if self._list is not processors:
-            last = next((place for place, item in enumerate(processors) if isinstance(item, _Last)), None)
+            last = next((index for index, item in enumerate(processors) if isinstance(item, _Last)), None)
             if last is None:
                 return
             self._list = processors
@@ -289,9 +289,9 @@ class _Listener:
         before, after = processors[:last], processors[last + 1 :]
         given = {id(item) for item in self._call.given.get("logits_processor") or ()}
         self._call.processors = tuple(map(_name, (*before, *after)))
-        self._call.own = tuple(place for place, item in enumerate(before) if id(item) in given)
+        self._call.own = tuple(index for index, item in enumerate(before) if id(item) in given)
         self._call.constraining = last
-        self._labels = tuple(f"{_name(item)} ({place})" for place, item in enumerate(before) if self._heard)
+        self._labels = tuple(f"{_name(item)} ({index})" for index, item in enumerate(before) if self._heard)
 
     def begins(self, processors: LogitsProcessorList) -> bool:
         """Whether the list of the call, which is being called, begins to call its processors."""
@@ -303,13 +303,13 @@ class _Listener:
 
         transformers inspects the signature of all that it takes from a list: a mark there would cost the phase more.
         """
-        for place, item in enumerate(processors):
+        for index, item in enumerate(processors):
             if isinstance(item, _Last):
                 if self.listens:
                     self._mark(2)
                 continue
-            if place < len(self._labels):
-                self._each(place, self._labels[place])
+            if index < len(self._labels):
+                self._each(index, self._labels[index])
             yield item
 
     def decided(self, input_ids: Tensor, done: Tensor) -> Tensor:
@@ -320,25 +320,25 @@ class _Listener:
             self._call.last = input_ids
         return torch.ones_like(done) if self._marks.enough() else done
 
-    def _mark(self, place: int) -> None:
-        """Call the mark at `place`, and before it those that are due and were left out."""
-        if place == 0 or (self._next == 0 and place > 0):
+    def _mark(self, index: int) -> None:
+        """Call the mark at `index`, and before it those that are due and were left out."""
+        if index == 0 or (self._next == 0 and index > 0):
             self._call.steps += 1
-        if self._next == 3 and place == 1:  # once more in the same step
+        if self._next == 3 and index == 1:  # once more in the same step
             self._next = 1
-        while self._next != place:
+        while self._next != index:
             self._tell(_MARKS[self._next])
             self._next = (self._next + 1) % len(_MARKS)
-        self._tell(_MARKS[place])
-        self._next = (place + 1) % len(_MARKS)
+        self._tell(_MARKS[index])
+        self._next = (index + 1) % len(_MARKS)
 
     def _forward(self, inputs: Mapping[str, Any]) -> None:
         if self.listens and self._next != 1:  # a prefill in chunks calls this several times before its one P1
             self._mark(0)
 
-    def _each(self, place: int, label: str) -> None:
+    def _each(self, index: int, label: str) -> None:
         if self.listens:  # an assistant model gets the same processors, and may be the same model
-            self._tell("each", place, label)
+            self._tell("each", index, label)
 
     @contextmanager
     def _before_own_forward(self, model: Any, custom: Any) -> Iterator[None]:

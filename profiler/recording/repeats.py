@@ -82,10 +82,10 @@ class Repeats:
                 order = random.Random(session.seed)
                 for number in range(rounds):
                     turn = order.sample(sides, len(sides))
-                    for place, side in enumerate(turn):
+                    for index, side in enumerate(turn):
                         label = f"run {side}, {number + 1} of {rounds}"
                         if (found := self._timed(Path(folder), side, label, calls)) is not None:
-                            timed[side][number], places[side, number] = found, place
+                            timed[side][number], places[side, number] = found, index
             except KeyboardInterrupt:
                 self.report(f"interrupted; {counted(sum(map(len, timed.values())), 'timed run')} are kept")
                 raise

@@ -167,7 +167,7 @@ def _steps(call: GenerateCall, ends: frozenset[int]) -> list[DecodedStep]:
         if kept:
             ended = (count for count, ends_here in zip(counts, over[row], strict=True) if ends_here)
         else:
-            ended = (place + 1 for place in range(width, columns) if tokens[place] in ends)
+            ended = (index + 1 for index in range(width, columns) if tokens[index] in ends)
         stops.append(min(next(ended, columns), columns))
     steps, begin = [], width
     for count in counts:

@@ -190,8 +190,8 @@ def write_trace(recorded: ExportedFile, output: OutputFile, events: Iterable[str
     all_events = itertools.chain(recorded.events, (event.encode() for event in events))
     try:
         with replacing_packed(output.path, output.force) as out:
-            for place, (name, value) in enumerate(keys.items()):
-                out.write(b"%s\n%s: " % (b"," if place else b"{", _json(name).encode()))
+            for index, (name, value) in enumerate(keys.items()):
+                out.write(b"%s\n%s: " % (b"," if index else b"{", _json(name).encode()))
                 if name != _EVENTS:
                     out.write(value)
                     continue
@@ -281,7 +281,7 @@ def token_events(
 
 def _shares(span: StepSpan, count: int) -> list[StepSpan]:
     """Return the time of a step in equal parts, one for each token that it made."""
-    edges = [span.start_ns + span.duration_ns * place // count for place in range(count + 1)] if count else []
+    edges = [span.start_ns + span.duration_ns * index // count for index in range(count + 1)] if count else []
     return [StepSpan(start, end - start) for start, end in itertools.pairwise(edges)]
 
 

@@ -84,7 +84,7 @@ class ProfilerMarks(Marks):
         """Begin the bookkeeping of a step."""
         self._next("bookkeeping")
 
-    def each(self, place: int, label: str) -> None:
+    def each(self, index: int, label: str) -> None:
         """Begin the call of one processor."""
         self._close(_IN_PHASE)
         self._open.append(_entered(label))

@@ -91,10 +91,10 @@ class StepDurations:
         """Mean number of pieces of work in a step."""
         return self.counts.total / self.times.size
 
-    def add(self, place: int, ns: int, count: int = 0) -> None:
-        """Add time and number of pieces of work to the step at index `place`."""
-        self.times.known[place] += ns
-        self.counts.known[place] += count
+    def add(self, index: int, ns: int, count: int = 0) -> None:
+        """Add time and number of pieces of work to the step at index `index`."""
+        self.times.known[index] += ns
+        self.counts.known[index] += count
 
 
 def _no_steps(size: int) -> StepDurations:
@@ -248,12 +248,12 @@ def _summed(side: Selection, by: str, kind: str | None, of_all: bool) -> _TraceS
     steps: list[int | None] = [step.id for step in side.steps if of_all or step.kind == kind] or [None]
     places = {step: place for place, step in enumerate(steps)}
     rows: defaultdict[str, StepDurations] = defaultdict(lambda: _no_steps(len(steps)))
-    found = _TraceSteps(_no_steps(len(steps)), rows)
+    trace_steps = _TraceSteps(_no_steps(len(steps)), rows)
     name_of = _names(side, by)
     for lane in side.lanes:
         if (place := places.get(lane.step_id)) is None:
             continue
-        found.whole.add(place, lane.span_ns, len(lane.items))
+        trace_steps.whole.add(place, lane.span_ns, len(lane.items))
         for item in lane.items:
             rows[name_of(item)].add(place, item.own_ns, 1)
     for step_id, name, ns in _gaps(side, by):
@@ -263,10 +263,10 @@ def _summed(side: Selection, by: str, kind: str | None, of_all: bool) -> _TraceS
     for row in rows.values():
         added.update(row.times.known)
     for place in range(len(steps)):
-        if added[place] != (whole_ns := found.whole.times.known[place]):
+        if added[place] != (whole_ns := trace_steps.whole.times.known[place]):
             text = f"{side.trace.info.path}: the rows by {by} of step {place}"
-            found.problems.append(f"{text} add up to {added[place]} ns, it takes {whole_ns} ns")
-    return found
+            trace_steps.problems.append(f"{text} add up to {added[place]} ns, it takes {whole_ns} ns")
+    return trace_steps
 
 
 def _names(side: Selection, by: str) -> Callable[[RecordedWork], str]:

@@ -175,12 +175,12 @@ def cut(recorded: RecordedRows, region: str) -> Selection:
     lanes = tuple((_gpu_lanes if recorded.has_gpu else _operator_lanes)(recorded.rows, steps))
     inside = [item.dur for lane in lanes for item in lane.items]
     outside = len(recorded.rows) - len(inside), sum(row.dur for row in recorded.rows) - sum(inside)
-    found = Selection(recorded, steps, lanes, outside)
-    if region == TRACE and recorded.has_gpu and found.span_ns != recorded.span_ns:
+    selection = Selection(recorded, steps, lanes, outside)
+    if region == TRACE and recorded.has_gpu and selection.span_ns != recorded.span_ns:
         raise EngineError(
-            f"{recorded.info.path}: the work and gaps take {found.span_ns} ns, the devices {recorded.span_ns} ns"
+            f"{recorded.info.path}: the work and gaps take {selection.span_ns} ns, the devices {recorded.span_ns} ns"
         )
-    return found
+    return selection
 
 
 def _gpu_lanes(rows: Sequence[RecordedWork], steps: Sequence[KernelStep]) -> Iterator[Lane]:
@@ -212,12 +212,12 @@ def _step_ids(rows: Sequence[RecordedWork]) -> list[int | None]:
     """Return the step of each row of a device; work whose call is not recorded is in the step that is around it."""
     found = [row.step_id for row in rows]
     last: int | None = None  # place of the last row whose call is recorded
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if not row.known:
             continue
         if last is not None and rows[last].step_id == row.step_id:
-            found[last + 1 : place] = [row.step_id] * (place - last - 1)
-        last = place
+            found[last + 1 : index] = [row.step_id] * (index - last - 1)
+        last = index
     return found
 
 

@@ -169,8 +169,8 @@ class RowSum:
         self.counts[change.kind] += 1
         if change.kind == MATCHED:
             split = change.split
-            for place, ns in enumerate((0.0, 0.0, float(change.time_ns)) if split is None else (*split, 0.0)):
-                self.split[place] += ns
+            for index, ns in enumerate((0.0, 0.0, float(change.time_ns)) if split is None else (*split, 0.0)):
+                self.split[index] += ns
         for side, item in ((self.first, change.first), (self.other, change.other)):
             if item is not None:
                 side.count += 1
@@ -352,19 +352,19 @@ def _changes(
         if places := left.get(same(other[place])):
             origins[place] = places.popleft()
     gone = set(origins.values())
-    found: list[WorkChange] = []
+    work_changes: list[WorkChange] = []
     for number, (here, there) in enumerate(between):
-        size = len(found)
-        found += [WorkChange(DELETED, first[place], None, hunk=hunks) for place in here if place not in gone]
+        size = len(work_changes)
+        work_changes += [WorkChange(DELETED, first[place], None, hunk=hunks) for place in here if place not in gone]
         for place in there:
             moved = place in origins
             before = first[origins[place]] if moved else None
-            found.append(WorkChange(MOVED if moved else INSERTED, before, other[place], hunk=hunks))
-        hunks += len(found) > size
+            work_changes.append(WorkChange(MOVED if moved else INSERTED, before, other[place], hunk=hunks))
+        hunks += len(work_changes) > size
         if number < len(matches):
             match = matches[number]
-            found.append(WorkChange(MATCHED, first[match.first], other[match.other], match.level))
-    return found
+            work_changes.append(WorkChange(MATCHED, first[match.first], other[match.other], match.level))
+    return work_changes
 
 
 def _hunks(changes: Sequence[WorkChange]) -> list[Hunk]:

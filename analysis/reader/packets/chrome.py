@@ -283,9 +283,9 @@ class _ChromeReader:
             numbers = {correlations.get(position) for _, position, _ in events}
             # From a call to its work; from operators to those of the backward pass; among the nodes of a graph.
             kind = "ac2g" if numbers == {flow} else "fwdbwd" if numbers == {None} else "graph"
-            for place, (time, _, track) in enumerate(sorted(events)):
-                binding = {"bp": "e"} if place else {}
-                described = {"ph": "f" if place else "s", "cat": kind, "name": kind, "id": flow, **binding}
+            for index, (time, _, track) in enumerate(sorted(events)):
+                binding = {"bp": "e"} if index else {}
+                described = {"ph": "f" if index else "s", "cat": kind, "name": kind, "id": flow, **binding}
                 head = _encode(described | members[track])[:-1]
                 yield b',\n%b,"ts":%d.%03d}' % (head, *divmod(time, 1000))
 
