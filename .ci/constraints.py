@@ -57,7 +57,7 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """The extra `test` everywhere; its lowest versions on the oldest Python.
+    """Yield the extra `test` everywhere; its lowest versions on the oldest Python.
 
     It includes all other extras but those `APART`, so what fits it fits each of them; what fits with constraints fits
     without.

@@ -1,0 +1,1 @@
+"""The analysis: reads a trace, and never runs a model."""

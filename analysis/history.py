@@ -130,7 +130,7 @@ def histories(entries: Iterable[HistoryEntry]) -> list[History]:
 
 
 def differing(before: HistoryEntry, after: HistoryEntry) -> dict[str, tuple[str, str]]:
-    """What differs in commit, environment and settings, by name."""
+    """Return what differs in commit, environment and settings, by name."""
     names = dict.fromkeys((*before.environment, *after.environment))
     pairs = {
         "commit": (before.commit, after.commit),
@@ -151,7 +151,7 @@ def when_text(entry: HistoryEntry) -> str:
 
 
 def judge_changes(found: Sequence[History], thresholds: Sequence[Threshold], recent: int | None) -> Judgement:
-    """Changes against thresholds, with `recent` those from one of the last results of a name alone."""
+    """Return changes against thresholds, with `recent` those of one of the last results of a name alone."""
     failed, undecided = [], []
     for threshold in thresholds:
         figure = threshold.figure
@@ -215,7 +215,7 @@ def _write_csv(file: Path, values: Sequence[float]) -> None:
 
 
 def _otava(*arguments: str) -> dict[str, Any]:
-    """What Otava answers, by test."""
+    """Return what Otava answers, by test."""
     given = os.environ.get(OTAVA_VARIABLE)
     line = shlex.split(given) if given else [shutil.which("otava") or ""]
     hint = f"pipx install apache-otava; or export {OTAVA_VARIABLE}='uvx --from apache-otava otava'"

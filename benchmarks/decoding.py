@@ -89,7 +89,7 @@ def ways(options: argparse.Namespace, model: str) -> dict[Named, tuple[Runner, l
 
 
 def measure(options: argparse.Namespace, model: str, clock: Callable[[], int]) -> list[Way]:
-    """The rows of one model's table."""
+    """Return the rows of one model's table."""
     prepared = ways(options, model)
     times: dict[Named, list[int]] = {way: [] for way in prepared}
     results: dict[Named, PassResult] = {}

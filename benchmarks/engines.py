@@ -45,7 +45,7 @@ HEADINGS = (
 
 
 def runs(model: str, options: argparse.Namespace, folder: Path) -> dict[tuple[int, str, str], CaptureSettings]:
-    """The settings of each run, by requests, constraint and backend."""
+    """Return the settings of each run, by requests, constraint and backend."""
     found: dict[tuple[int, str, str], CaptureSettings] = {}
     (folder / "schema.json").write_text(json.dumps(SCHEMA))
     for count in options.requests:
@@ -61,7 +61,7 @@ def runs(model: str, options: argparse.Namespace, folder: Path) -> dict[tuple[in
 
 
 def captured(model: str, options: argparse.Namespace, folder: Path) -> dict[tuple[int, str, str], Path]:
-    """The trace of each run; one that the backend refuses is told, and has none."""
+    """Return the trace of each run; one that the backend refuses is told, and has none."""
     asked = runs(model, options, folder)
     paths = {key: folder / f"{model}-{'-'.join(map(str, key))}.json.gz" for key in asked}
     try:

@@ -124,7 +124,7 @@ def size_of(folder: Path) -> int:
 
 
 def rows(options: argparse.Namespace, folder: Path) -> None:
-    """The rows of a sixteenth, a fourth and all traces: read, joined again, and by workers."""
+    """Read a sixteenth, a fourth and all traces, join them again, and read them by workers."""
     for count in (max(1, options.traces // part) for part in _PARTS):
         traces, parts, joined = folder / "traces", folder / "parts", folder / "rows.parquet"
         make_traces(options.trace, count, traces)
@@ -148,7 +148,7 @@ def rows(options: argparse.Namespace, folder: Path) -> None:
 
 @contextlib.contextmanager
 def scheduler(workers: int) -> Iterator[str]:
-    """The address of a Dask scheduler with so many workers of one thread."""
+    """Start a Dask scheduler with so many workers of one thread."""
     from distributed import LocalCluster
 
     how = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "protocol": "tcp"}
@@ -157,7 +157,7 @@ def scheduler(workers: int) -> Iterator[str]:
 
 
 def ranks(options: argparse.Namespace, folder: Path) -> None:
-    """The ranks of a sixteenth, a fourth and all: read, put together from parts; the straggler and the truth."""
+    """Read the ranks of a sixteenth, a fourth and all, put them together from parts, and compare the straggler."""
     for count in (max(2, options.ranks // part) for part in _PARTS):
         traces, parts, found = folder / "ranks", folder / "parts", folder / "ranks.json"
         late, clocks = make_ranks(options.rank, count, traces)
@@ -169,7 +169,7 @@ def ranks(options: argparse.Namespace, folder: Path) -> None:
 
 
 def judged(job: dict[str, Any], late: int, clocks: Sequence[int]) -> str:
-    """What was found of the late rank and the clocks, beside what is true."""
+    """Return what was found of the late rank and the clocks, beside what is true."""
     first = max((item for step in job["steps"] for item in step["stragglers"]), key=lambda item: item["late_ns"])
     offsets = [item["clock_offset_ns"] for item in sorted(job["ranks"], key=lambda item: item["rank"])]
     wrong = max(abs(offset - clock + clocks[0]) for offset, clock in zip(offsets, clocks, strict=True))

@@ -103,7 +103,7 @@ class Series:
         taken: list[int] = []
 
         def watch(state: Any) -> None:
-            """Notes what the timed passes of the second run wait."""
+            """Note what the timed passes of the second run wait."""
             if state.stage == "repeat" and state.run == "b":
                 if state.batch:
                     taken.append(waiting.TAKEN_NS[kind] if kind in WAITS else 0)

@@ -73,7 +73,7 @@ def owners(engine: TraceProcessor) -> set[str]:
 
 
 def read_source(engine: TraceProcessor, info: TraceInfo, model: str, launching: set[str]) -> TraceCosts:
-    """What a trace with shapes shows. launching: operators that are GPU work, of all traces."""
+    """Return what a trace with shapes shows. launching: operators that are GPU work, of all traces."""
     operators, work, calls = (read_frame(engine, name) for name in ("operators", "work", "calls"))
     chosen, inside = split(operators, launching)
     callers = dict(zip(operators["id"].tolist(), operators["caller_id"].tolist(), strict=True))
@@ -201,7 +201,9 @@ def checks_of(
     recorded: Sequence[tuple[str, Figures, Figures]],
     sources: list[TraceCosts],
 ) -> Iterator[HeldOutCheck]:
-    """A run predicted for each GPU that a trace of the model was recorded on, with and without others of that GPU."""
+    """Yield a run predicted for each GPU that a trace of the model was recorded on, with and without others of that
+    GPU.
+    """
     others = [source for source in sources if source.model != model]
     for device, of_steps, of_forward in recorded:
         peaks = peaks_of(device)

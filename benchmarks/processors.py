@@ -88,7 +88,7 @@ class Cost:
 
 
 def runner(loaded: LoadedModel, processor: Any, **settings: Any) -> Runner:
-    """A greedy runner with `settings` of `CaptureSettings` besides the model."""
+    """Return a greedy runner with `settings` of `CaptureSettings` besides the model."""
     return Runner(loaded, processor, CaptureSettings(loaded.name, template_threads=1, **settings))
 
 
@@ -154,7 +154,7 @@ class WholeCost:
 def along(
     target: ProcessorTarget, whole: Constraint, answer: Callable[[int], str], options: argparse.Namespace
 ) -> list[WholeCost]:
-    """The cost of a constraint in each processor that takes one, in turns, along the same answers."""
+    """Return the cost of a constraint in each processor that takes one, in turns, along the same answers."""
     torch.set_num_threads(1)
     size = options.batch_size
     texts = [target.tokenizer(answer(number), add_special_tokens=False)["input_ids"] for number in range(size)]

@@ -143,7 +143,7 @@ def _has(python: str, package: str) -> bool:
 
 
 def environment() -> str:
-    """The machine and the versions that the figures hold for."""
+    """Return the machine and the versions that the figures hold for."""
     with open("/proc/cpuinfo") as file:
         models = (line.split(":")[1].strip() for line in file if line.startswith("model name"))
         model = next(models, platform.machine())
@@ -162,7 +162,10 @@ class File:
 
 
 def _file(trace: Path, size: float, folder: Path) -> File:
-    """The file to read. Another process writes it: a child's peak memory is at least its parent's when it started."""
+    """Return the file to read.
+
+    Another process writes it: a child's peak memory is at least its parent's when it started.
+    """
     path = folder / f"{size:.3g}-{trace.name}"
     facts = path.with_suffix(".facts")
     if not facts.exists():

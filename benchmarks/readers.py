@@ -101,7 +101,7 @@ class Tool:
     records: bool = False  # reads what the engine gets, in place of the trace
 
     def command(self, python: str) -> list[str]:
-        """The command without the file that it reads."""
+        """Return the command without the file that it reads."""
         how = ["-m", "molprof", *self.arguments] if self.code is None else ["-c", self.code]
         return [python if self.package else sys.executable, *how]
 

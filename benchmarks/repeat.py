@@ -56,7 +56,7 @@ def repeated(trace: Path, without: set[str]) -> Iterator[tuple[bytes, int]]:
 
 
 def _text(event: dict[str, Any]) -> str:
-    """The event as torch.profiler 2.13 writes it: a line per member, all args on one line."""
+    """Return the event as torch.profiler 2.13 writes it: a line per member, all args on one line."""
     args = event.get("args")
     keys = (key for key in event if key != "args")
     text = ",\n".join(f"    {json.dumps(key)}: {json.dumps(event[key], default=float)}" for key in keys)

@@ -47,7 +47,7 @@ ALLREDUCE_ARGS: Event = {
 
 
 def varied(vary: Callable[[int, int], dict[str, Any]], events: int) -> Iterator[Event]:
-    """Calls, each with what `vary` says of its number and of how many they are."""
+    """Yield calls, each with what `vary` says of its number and of how many they are."""
     calls = events // 3
     for number in range(calls):
         yield from call(number, **vary(number, calls))
@@ -160,7 +160,7 @@ def _functions(events: int, name: Callable[[int, int], str], *keys: str) -> Iter
 
 @shape
 def generate_with_stacks(events: int) -> Iterator[Event]:
-    """The decode steps of transformers' generate, as its Python functions show them."""
+    """Yield the decode steps of transformers' generate, as its Python functions show them."""
     folder, steps = "transformers/generation", events // 12
     yield function(f"{folder}/utils.py(2000): generate", 0, steps * 300 + 15, 1)
     yield function(f"{folder}/utils.py(2800): _sample", 1, steps * 300 + 12, 2)
@@ -196,7 +196,7 @@ def steps(events: int) -> Iterator[Event]:
 
 @shape
 def steps_on_the_gpu(events: int) -> Iterator[Event]:
-    """Steps that are marked on the GPU's track too."""
+    """Yield steps that are marked on the GPU's track too."""
     for i in range(events // 5):
         yield step(i, i * 60, 59)
         yield piece("gpu_user_annotation", f"ProfilerStep#{i}", i * 60 + 12, 30, 0, STREAM)
@@ -205,7 +205,7 @@ def steps_on_the_gpu(events: int) -> Iterator[Event]:
 
 @shape
 def steps_with_threads(events: int) -> Iterator[Event]:
-    """A backward pass on another thread in each step."""
+    """Yield a backward pass on another thread in each step."""
     passes = events // 8
     for i in range(passes):
         yield step(i, i * 60, 59)
@@ -217,7 +217,7 @@ def steps_with_threads(events: int) -> Iterator[Event]:
 
 @shape
 def serving_steps(events: int) -> Iterator[Event]:
-    """Steps as vLLM names them."""
+    """Yield steps as vLLM names them."""
     for i in range(events // 4):
         rows = i % 4 + 1
         yield marked(f"execute_context_0(0)_generation_{rows}({rows})", i * 60, 59)
@@ -289,7 +289,7 @@ def allocations_freed_in_reverse(events: int) -> Iterator[Event]:
 
 
 def _flows(events: int, number: Callable[[int], int]) -> Iterator[Event]:
-    """Calls with an arrow from launch to kernel."""
+    """Yield calls with an arrow from launch to kernel."""
     for i in range(events // 5):
         yield from call(i)
         yield other("s", "ac2g", "ac2g", i * 20 + 5, id=number(i))
@@ -359,7 +359,7 @@ def syncs_of_streams(events: int) -> Iterator[Event]:
 
 @shape
 def stream_waits(events: int) -> Iterator[Event]:
-    """A stream that waits for an event of another."""
+    """Yield a stream that waits for an event of another."""
     numbers = count()
     for i in range(events // 8):
         yield from call(next(numbers), ts=i * 60, dur=10, gpu_us=16)

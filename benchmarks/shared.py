@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser that prints the script's docstring as it stands."""
+    """Return a parser that prints the script's docstring as it stands."""
     return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
@@ -39,7 +39,7 @@ def progress(text: str) -> None:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A table in Markdown whose first `left` columns are text and all others numbers."""
+    """Return a table in Markdown whose first `left` columns are text and all others numbers."""
     rule = [*["---"] * left, *["---:"] * (len(head) - left)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
 

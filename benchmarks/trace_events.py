@@ -15,12 +15,12 @@ ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor
 def piece(
     category: str, name: str, ts: float, dur: float, pid: int | str = HOST, tid: int | str = THREAD, **args: Any
 ) -> Event:
-    """A complete event."""
+    """Return a complete event."""
     return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
 
 
 def marked(name: str, ts: float, dur: float, tid: int = THREAD) -> Event:
-    """A range of record_function."""
+    """Return a range of record_function."""
     return piece("user_annotation", name, ts, dur, tid=tid)
 
 
@@ -29,7 +29,7 @@ def step(number: int, ts: float, dur: float) -> Event:
 
 
 def function(name: str, ts: float, dur: float, number: int = 1, tid: int = THREAD, **args: Any) -> Event:
-    """A call of a Python function, or of a module."""
+    """Return a call of a Python function, or of a module."""
     return piece("python_function", name, ts, dur, tid=tid, **{"Python id": number, "Python parent id": 0, **args})
 
 
@@ -42,12 +42,12 @@ def operator(name: str, ts: float, dur: float, number: int, dims: Any = None, **
 
 
 def runtime(name: str, ts: float, dur: float, number: int, **args: Any) -> Event:
-    """A call of the CUDA runtime."""
+    """Return a call of the CUDA runtime."""
     return piece("cuda_runtime", name, ts, dur, **{"External id": number, "correlation": number, **args})
 
 
 def work(name: str, ts: float, dur: float, number: int, **args: Any) -> Event:
-    """A kernel, or a copy where args have bytes."""
+    """Return a kernel, or a copy where args have bytes."""
     category = "gpu_memcpy" if "bytes" in args else "kernel"
     args = {"device": 0, "stream": STREAM, **args}
     given = {"External id": number, "correlation": number, "context": 1, "grid": [10, 1, 1], "block": [128, 1, 1]}
@@ -55,14 +55,14 @@ def work(name: str, ts: float, dur: float, number: int, **args: Any) -> Event:
 
 
 def memory(size: int, ts: float, address: int, total: int, device: int = 0) -> Event:
-    """An allocation, or with a negative size a free."""
+    """Return an allocation, or with a negative size a free."""
     args = {"Bytes": size, "Addr": address, "Total Allocated": total, "Total Reserved": 2 * total}
     event = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": HOST, "tid": THREAD, "ts": ts}
     return {**event, "args": {**args, "Device Type": 1, "Device Id": device}}
 
 
 def other(phase: str, category: str, name: str, ts: float, tid: int = THREAD, **fields: Any) -> Event:
-    """An event that is not complete: an end of a flow, a counter, half a slice."""
+    """Return an event that is not complete: an end of a flow, a counter, half a slice."""
     return {"ph": phase, "cat": category, "name": name, "pid": HOST, "tid": tid, "ts": ts, **fields}
 
 
@@ -88,7 +88,7 @@ class Call:
     work_args: Event = field(default_factory=dict)
 
     def events(self, number: int) -> Iterator[Event]:
-        """The operator, its launch, and the kernel; numbers count from 0."""
+        """Yield the operator, its launch, and the kernel; numbers count from 0."""
         ts = number * self.every if self.ts is None else self.ts
         number = number + 1 if self.correlation is None else self.correlation
         launch_ts, launch_us = ts + min(5, self.dur / 3), min(self.launch_us, self.dur / 2)
@@ -99,5 +99,5 @@ class Call:
 
 
 def call(number: int, **how: Any) -> Iterator[Event]:
-    """The events of a call; `how` are fields of Call."""
+    """Yield the events of a call; `how` are fields of Call."""
     return Call(**how).events(number)

@@ -33,7 +33,7 @@ class Waiting:
 
 
 def __getattr__(name: str) -> Callable[[Any], Waiting]:
-    """What makes the processor of this name: `sleep_3` is asleep for 3 % of a step, `one` and `another` do not wait."""
+    """Return the maker of a processor: `sleep_3` is asleep for 3 % of a step, `one` and `another` do not wait."""
     if name not in TAKEN_NS:
         raise AttributeError(name)
     return lambda target: Waiting(name)

@@ -31,7 +31,7 @@ _MEASURED = re.compile(r"(<!-- bench show: (.+) -->\n)(?:\|.*\n)+")
 
 
 def fresh(text: str) -> str:
-    """A page with what its commands and figures are now."""
+    """Return a page with what its commands and figures are now."""
     text = _COMMAND.sub(lambda found: f"```console\n$ {found[1]}\n{_printed(found[1])}```", text)
     return _TABLE.sub(lambda found: _table(*found.groups()), text)
 
@@ -58,7 +58,7 @@ def _table(names: str, rule: str, rows: str) -> str:
 
 
 def measured(text: str, shown: str) -> str:
-    """A page with the tables of `molprof bench show --format markdown`."""
+    """Return a page with the tables of `molprof bench show --format markdown`."""
     tables = dict(_SECTION.findall(shown))
     return _MEASURED.sub(lambda found: f"{found[1]}{tables[found[2]]}", text)
 

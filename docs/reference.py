@@ -85,7 +85,7 @@ def findings() -> str:
 
 
 def settings() -> str:
-    """The settings of a capture: options, defaults, and what a difference means to a comparison."""
+    """Return the settings of a capture: options, defaults, and what a difference means to a comparison."""
     body = (
         (code(item.flag), code(item.default), prose(item.help), item.decides, item.role or "")
         for item in rows(CaptureSettings).values()
@@ -94,7 +94,7 @@ def settings() -> str:
 
 
 def checks() -> str:
-    """The checks of the certificate, each with a module that shows its evidence."""
+    """Return the checks of the certificate, each with a module that shows its evidence."""
     body = (
         (
             code(check.id),
@@ -109,12 +109,12 @@ def checks() -> str:
 
 
 def processors() -> str:
-    """The logits processors that come with molprof."""
+    """Return the logits processors that come with molprof."""
     return table(("name", "what it does"), ((code(name), prose(entry.summary)) for name, entry in PROCESSORS.items()))
 
 
 def rooms() -> str:
-    """The rooms of the code, with the first line of each one's docstring."""
+    """Return the rooms of the code, with the first line of each one's docstring."""
     paths = [path for side in ("molprof", "analysis", "profiler") for path in sorted((ROOT / side).iterdir())]
     texts = {path: path / "__init__.py" if path.is_dir() else path for path in (*paths, ROOT / "queries")}
     body = (
@@ -126,12 +126,12 @@ def rooms() -> str:
 
 
 def rules() -> str:
-    """What counts as a block with junk, by rule."""
+    """Return what counts as a block with junk, by rule."""
     return table(("rule", "counts blocks with"), ((code(name), prose(rule[0])) for name, rule in RULES.items()))
 
 
 def notebooks() -> str:
-    """The cells of the notebooks, without outputs; a heading is one of the page."""
+    """Return the cells of the notebooks, without outputs; a heading is one of the page."""
     blocks = []
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         for cell in json.loads(path.read_text())["cells"]:

@@ -28,7 +28,7 @@ GROUND = "molprof.common"
 
 
 def _floors(column: int) -> tuple[tuple[str, ...], ...]:
-    """The rooms of one side by floor, from the lowest: the table in architecture.md declares them.
+    """Return the rooms of one side by floor, from the lowest: the table in architecture.md declares them.
 
     The highest and the lowest row name paths, which are none.
     """
@@ -100,15 +100,15 @@ class Checkout:
                     yield Import(path, node.lineno, source, target, hidden)
 
     def breaks(self) -> list[Import]:
-        """Imports against the order of the floors."""
+        """Return imports against the order of the floors."""
         return [item for item in self.imports if not _allowed(room(item.source), room(item.target))]
 
     def circles(self, hidden: bool) -> list[list[str]]:
-        """Groups of rooms that import each other in a circle; with imports inside functions, or without."""
+        """Return groups of rooms that import each other in a circle; with imports inside functions, or without."""
         return _circles((room(item.source), room(item.target)) for item in self.imports if hidden or not item.hidden)
 
     def module_circles(self) -> list[list[str]]:
-        """Groups of modules that import each other in a circle, imports inside functions included."""
+        """Return groups of modules that import each other in a circle, imports inside functions included."""
         return _circles((item.source, item.target) for item in self.imports)
 
     def lengths(self, tests: bool) -> dict[str, int]:
@@ -133,7 +133,7 @@ class Checkout:
 
 
 def room(name: str) -> str:
-    """The file or folder directly inside analysis, profiler or molprof that a module belongs to."""
+    """Return the file or folder directly inside analysis, profiler or molprof that a module belongs to."""
     parts = name.split(".")
     return ".".join(parts[: 3 if parts[1:2] in (["analysis"], ["profiler"]) else 2])
 
@@ -171,7 +171,7 @@ def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 @functools.cache
 def checkout() -> Checkout:
-    """The checkout that this file is in, read once."""
+    """Return the checkout that this file is in, read once."""
     return Checkout()
 
 

@@ -401,8 +401,7 @@ def recorded(path: Path, reading: Reading | None = None, host: str | None = None
 def compare_kernels(
     paths: Sequence[Path], region: str | None = None, reading: Reading | None = None, by: str = "kernel"
 ) -> Kernels:
-    """Return the difference of two traces by kernel, operator, module, source or phase, with what is compared, and
-    notes.
+    """Compare two traces by kernel, operator, module, source or phase; return the difference and notes.
 
     region: `step` of median time, all `steps`, or `trace`; None: medians over all steps where both mark steps, else
     the trace. Raises NotComparableError where only one of them records GPU work, or the steps that are asked for, or

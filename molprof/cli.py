@@ -121,9 +121,9 @@ class LazyGroup(CommandGroup):
 )
 @click.version_option(__version__, prog_name="molprof")
 def cli() -> None:
-    r"""Find out, kernel by kernel and token by token, why constrained generation is slower or faster.
+    """Find out, kernel by kernel and token by token, why constrained generation is slower or faster.
 
-    
+    \b
     Examples:
       molprof demo                           a first try: no GPU, no download
       molprof capture --model qwen --lp
@@ -174,7 +174,7 @@ def run_case(*words: str) -> None:
 
 
 def _invoked(arguments: list[str] | None) -> Any:
-    """What the command returns."""
+    """Return what the command returns."""
     logger = logging.getLogger("molprof")
     logger.handlers, logger.propagate = [_Notes()], False
     logger.setLevel(logging.INFO)

@@ -1,0 +1,1 @@
+"""The profiler: runs a model, and writes one trace."""

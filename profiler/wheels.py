@@ -140,7 +140,7 @@ def _check_torch(target: WheelTarget, own: Sequence[Requirement]) -> None:
 
 
 def _excluded(own: Sequence[Requirement], extras: Sequence[str]) -> list[str]:
-    """Return what is not looked for: torch, what is chosen by itself, and what only extras that are left out require."""
+    """Return what is not looked for: torch, what is chosen by itself, and what left-out extras require."""
     names = [_TORCH, *_FILES_ONLY]
     for extra in set(_LEFT_OUT).difference(extras):
         names += [item.name for item in own if f'extra == "{extra}"' in str(item.marker) and item.name != _NAME]

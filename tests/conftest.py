@@ -94,7 +94,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What waits more than it computes comes first, so that no worker is alone with it at the end; then what runs
-    models, whose tokenizers and processors are then made by one worker."""
+    models, whose tokenizers and processors are then made by one worker.
+    """
     makes = {path: runs_models(item) for path, item in {item.path: item for item in items}.items()}
     items.sort(key=lambda item: (item.path.stem not in WAITING, not makes[item.path]))
 

@@ -123,7 +123,7 @@ def test_a_test_is_held_to_limits(tmp_path: Path) -> None:
 
 
 def pytest_in(folder: Path) -> None:
-    """pytest as in a process of its own: no plugin but molprof's."""
+    """Pytest as in a process of its own: no plugin but molprof's."""
     os.chdir(folder)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     pytest.main(["-q", "-p", "molprof.testing", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", "."])

@@ -181,7 +181,7 @@ def test_the_tables_masks_are_in_the_processor_and_making_it_is_timed(of_schema:
 
 
 def test_an_answer_is_judged_as_a_client_gets_it(of_schema: dict[str, Path]) -> None:
-    """xgrammar lets special tokens into a string, and vLLM leaves them out of its texts."""
+    """Xgrammar lets special tokens into a string, and vLLM leaves them out of its texts."""
     judged = [item for name in of_schema for item in manifest_of(of_schema[name])["molecules"]]
     emptied = [item for item in judged if item["text"].startswith('{"name":"[/SMILES]')]
     for item in emptied:

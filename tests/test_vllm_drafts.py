@@ -14,7 +14,7 @@ from molprof.profiler.engines.vllm_drafts import DraftCounter, speculative_of
 
 
 def core(allowed: int) -> Any:
-    """vLLM's parts that are looked at; its grammar allows so many drafts of a request."""
+    """VLLM's parts that are looked at; its grammar allows so many drafts of a request."""
     request = SimpleNamespace(spec_token_ids=[], is_finished=lambda: False, is_prefill_chunk=False)
 
     def update(found: Any) -> None:

@@ -69,7 +69,7 @@ def save(
 
 
 def load_compact(path: Path) -> tuple[PreTrainedModel, Header]:
-    """The compact model, float32 on the CPU: compact id i is `header.ids[i]`, the last one all other tokens.
+    """Return the compact model, float32 on the CPU: compact id i is `header.ids[i]`, the last one all other tokens.
 
     It generates what the full model does with less work, but its probabilities lack the raised logit.
     """
@@ -126,7 +126,7 @@ def generate_texts(
     molecules: Sequence[Molecule],
     batch: int = 32,
 ) -> list[str]:
-    """What the compact model writes for each molecule, greedily, the end token left out.
+    """Return what the compact model writes for each molecule, greedily, the end token left out.
 
     The shared row's logit is not raised: the row then stands for one unused token.
     """

@@ -71,7 +71,7 @@ class Sample:
     positions: tuple[Position, ...]
 
     def conformer(self, decimals: int = 4) -> str:
-        """The enriched text that a model has to write."""
+        """Return the enriched text that a model has to write."""
         return self.molecule.skeleton([block(position, decimals) for position in self.positions])
 
 
@@ -162,7 +162,7 @@ def _mutate(rng: random.Random, mol: Chem.Mol) -> Chem.Mol | None:
 
 
 def _sane(mol: Chem.Mol) -> Chem.Mol | None:
-    """The molecule read again from its SMILES; None where the edit broke its chemistry."""
+    """Return the molecule read again from its SMILES; None where the edit broke its chemistry."""
     for atom in mol.GetAtoms():
         if atom.GetNumRadicalElectrons():
             return None
@@ -193,7 +193,7 @@ def build(path: Path, count: int, max_atoms: int, seed: int, workers: int) -> No
 
 
 def load(path: Path) -> list[Sample]:
-    """The samples of a file that `build` wrote."""
+    """Return the samples of a file that `build` wrote."""
     with path.open() as lines:
         rows = [json.loads(line) for line in lines]
     return [Sample(molecule(smiles), tuple(tuple(row) for row in positions)) for smiles, positions in rows]
@@ -234,7 +234,7 @@ def example(
 
 
 def _reordered(sample: Sample, rng: random.Random) -> Sample:
-    """The same molecule, its SMILES and positions in a random order of atoms."""
+    """Return the same molecule, its SMILES and positions in a random order of atoms."""
     mol = Chem.MolFromSmiles(sample.molecule.smiles)
     if mol.GetNumAtoms() != len(sample.positions):
         return sample  # RDKit dropped a bracketed hydrogen, so the rows no longer match

@@ -74,7 +74,7 @@ def train(
     stop = threading.Event()
 
     def ask(number: int, frame: object) -> None:
-        """The first Ctrl-C or SIGTERM ends training after the current step, which is saved."""
+        """End training at the first Ctrl-C or SIGTERM, after the current step, which is saved."""
         stop.set()
         signal.signal(number, signal.SIG_DFL)
 
@@ -117,7 +117,7 @@ def train(
 
 
 def _occurring(tokenizer: PreTrainedTokenizerFast, samples: Iterable[Sample], full_size: int) -> CompactVocabulary:
-    """The tokens that the samples need, plus every number of up to three digits that is one token."""
+    """Return the tokens that the samples need, plus every number of up to three digits that is one token."""
     used: set[int] = set(tokenizer.get_added_vocab().values())
     vocabulary = tokenizer.get_vocab()
     used |= {index for text, index in vocabulary.items() if text.isascii() and text.isdigit()}
@@ -181,7 +181,7 @@ def _batches(
 
 
 def _groups(examples: list[Example], batch_tokens: int) -> Iterator[list[Example]]:
-    """Groups of at most `batch_tokens` padded tokens, of examples sorted by length."""
+    """Yield groups of at most `batch_tokens` padded tokens, of examples sorted by length."""
     group: list[Example] = []
     for item in examples:
         if group and len(item.ids) * (len(group) + 1) > batch_tokens:

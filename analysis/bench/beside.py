@@ -52,8 +52,9 @@ class _Keys(msgspec.Struct):
 
 
 def with_measured(report: Report) -> Report:
-    """Return the report whose fix of a constraint names the engine that was measured beside its trace, where it only
-    asks for that; else the report as it is.
+    """Name the engine measured beside the trace in the report's fix of a constraint.
+
+    That is done where the fix only asks for such a measurement; other reports are returned as they are.
     """
     run = report.run
     asked = next((item for item in report.findings if item.id == "constraint"), None)
@@ -90,7 +91,7 @@ def _of_captures(path: Path, names: list[str]) -> str:
 
 
 def _capture(path: Path) -> _Capture | None:
-    """What a captured run measured, by its manifest; None for other files, and for runs without a constraint."""
+    """Return what a captured run measured; None for other files, and for runs without a constraint."""
     key = cache_key((path,), "capture")
     if key is not None and (kept := read_entry(_FOLDER, key)) is not None:
         return msgspec.json.decode(kept, type=_Capture | None)  # type: ignore[call-overload, no-any-return]
@@ -185,7 +186,7 @@ def _content(kind: str, text: str) -> str:
 
 
 def _by_cost(run: Run, asked: Finding, engines: list[EngineMasks], file: Path) -> str:
-    """What to take by the cost of a step of about as many rows as the run has."""
+    """Return what to take by the cost of a step of about as many rows as the run has."""
     rows = run.row_steps / run.steps if run.steps else run.setup.batch_size
     device = (run.setup.device or "cpu").partition(":")[0]
     costs = [cost for cost in step_costs(engines) if (cost.threads, cost.device) == (None, device)]
@@ -210,7 +211,7 @@ def _taken(best: StepCost, own: StepCost, each: str, where: str) -> str:
 
 
 def _lost(asked: Finding, best: StepCost, own: StepCost) -> str:
-    """What of a step that saves, by the share that the constraint takes of it."""
+    """Return what taking it saves of a step, by the share of the constraint."""
     share = asked.figures.get("share_ratio")
     if share is None:
         return ""

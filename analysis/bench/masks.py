@@ -215,7 +215,7 @@ def tail(values: Sequence[float]) -> Tail | None:
 
 
 def grouped(masks: Sequence[Mask]) -> Iterator[tuple[str, str, Tail]]:
-    """Yield the times of mask and step by state, by position, and by keyword of the schema, for each group that occurs."""
+    """Yield the times of mask and step by state, position and keyword of the schema, for each group that occurs."""
     ways: dict[str, Callable[[Mask], tuple[int, str]]] = {
         "state": lambda mask: (0, mask.state), "position": _position, "keyword": lambda mask: (0, mask.keyword)
     }  # fmt: skip

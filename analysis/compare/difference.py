@@ -399,8 +399,9 @@ def attribute(terms: Iterable[Term]) -> dict[str, Fraction]:
 
 
 def _sum_of_products(pairs: list[tuple[int, int]]) -> int:
-    """Sum of the products of these factors (first, other) over all orders of them and one more: those before it have
-    changed.
+    """Sum the products of these factors (first, other) over all orders of them and one more.
+
+    Those before it in an order have changed.
     """
     by_changed = [1]  # by how many factors have changed: the sum of all such products
     for first, other in pairs:

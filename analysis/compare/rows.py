@@ -107,8 +107,7 @@ def compared_row(figure: Figure, reports: Sequence[Report], paired: bool = False
 
 
 def by_rounds(reports: Sequence[Report]) -> tuple[Report, ...] | None:
-    """Return the reports with the timed passes of the rounds that all runs have, in one order, and times that are their
-    means.
+    """Return the reports with the timed passes of common rounds in one order, and the means of their times.
 
     None if not one capture made all runs, each once. Foreign traces have no times, and stay as they are. Passes of a
     client that took turns are rounds too.

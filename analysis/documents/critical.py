@@ -42,7 +42,8 @@ def _summary(critical_path: CriticalPath) -> tuple[str, ...]:
     )
     takes = "take" if critical_path.steps > 1 else "takes"
     lines = [
-        f"{what} {takes} {time_text(critical_path.recorded.length_ns)}. What decides it is {_shares(critical_path.recorded)}."
+        f"{what} {takes} {time_text(critical_path.recorded.length_ns)}. "
+        f"What decides it is {_shares(critical_path.recorded)}."
     ]
     if critical_path.changed is not None:
         asked = ", ".join(map(str, critical_path.changes))
@@ -115,8 +116,8 @@ def _changed(critical_path: CriticalPath) -> list[Section]:
     notes = ["The two critical paths. What leaves the path may still run beside it."]
     if any(change.name == LAUNCHES for change in critical_path.changes):
         notes.append(
-            f"The calls between two host syncs of a step become one: {counted(critical_path.launches, 'call')} in all. Between "
-            f"two kernels of one lie at most {time_text(GRAPH_PAUSE_NS)}, as in recorded graphs of an H100."
+            f"The calls between two host syncs of a step become one: {counted(critical_path.launches, 'call')} in all. "
+            f"Between two kernels of one lie at most {time_text(GRAPH_PAUSE_NS)}, as in recorded graphs of an H100."
         )
     title = f"With {', '.join(map(str, critical_path.changes))}"
     return [Section(title, tuple(notes), table_of(rows, *fields, missing="-"))]

@@ -92,7 +92,7 @@ def _mean(name: str) -> Field:
 
 
 def _differences(history: History) -> Iterator[Section]:
-    """What else is different at each result from which figures changed."""
+    """Return what else is different at each result from which figures changed."""
     for last, first in dict.fromkeys((change.last, change.first) for change in history.changes):
         before, after = history.entries[last], history.entries[first]
         rows = [(name, f"{old} -> {new}") for name, (old, new) in differing(before, after).items()]

@@ -288,7 +288,7 @@ def _side_by_side(result: Summed, labels: tuple[str, str]) -> Section:
 
 
 def _folded(changes: Sequence[WorkChange]) -> list[tuple[WorkChange, RowSum, set[str]]]:
-    """Fold neighbours of a layer and phase with others alike: return changes with the sum and parts of all like them."""
+    """Fold neighbours of a layer and phase with others alike, and return changes with sums and parts."""
     found: dict[Any, list[tuple[WorkChange, RowSum, set[str]]]] = {}
     for _, group in groupby(changes, key=lambda change: (change.work.phase, change.work.layer)):
         block = list(group)

@@ -64,7 +64,7 @@ def _sections(found: Sequence[EngineMasks]) -> Iterator[Section]:
 
 
 def masks_ranking(measured: Sequence[MeasuredCase]) -> Document:
-    """What engines take of a step under one constraint, and which to take."""
+    """Return what engines take of a step under one constraint, and which to take."""
     found = engine_masks(measured)
     names = dict.fromkeys(item.tokenizer for item in found)
     mine = {name: [item for item in found if item.tokenizer == name] for name in names}

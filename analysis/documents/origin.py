@@ -99,7 +99,7 @@ def origin_document(origins: Origins, by: str) -> Document:
 
 
 def _without_stacks(origins: Origins, by: str) -> tuple[str, ...]:
-    """Return one line on what a tree by modules or functions lacks, and how to record it; none where it lacks nothing."""
+    """Return one line on what a tree by modules or functions lacks, and how to record it, or none."""
     what, needed = _NEEDS.get(by, ("", origins.kinds))
     if origins.kinds & needed:
         return ()

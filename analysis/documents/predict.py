@@ -138,8 +138,8 @@ def _figures(prediction: Prediction) -> Section:
         f"Nothing here was run on this GPU. Each interval is as wide as the error that {percent_text(COVERAGE)} of "
         f"{counted(shown, 'prediction')} of models whose traces were left out did not exceed (--all). Traces were "
         "recorded with the profiler on, so its cost on the host is in these figures.",
-        f"Host time between operators is that of the run times {prediction.host_factor:.3g}, the ratio for operators that "
-        "only make a view of a tensor.",
+        f"Host time between operators is that of the run times {prediction.host_factor:.3g}, the ratio for operators "
+        "that only make a view of a tensor.",
     )
     return Section("Predicted", notes, Table(columns(*fields), rows, missing="-"))
 
@@ -206,7 +206,8 @@ def _interval(name: str) -> Callable[[Size], tuple[float, float] | None]:
 def _changes(prediction: Prediction) -> Section:
     whole = prediction.replayed.length_ns
     rows: list[tuple[str, Replayed, PredictedFigure | None]] = [
-        ("as it is", prediction.replayed, prediction.length_ns), ("launches=graph", prediction.graphs, prediction.graph_ns)
+        ("as it is", prediction.replayed, prediction.length_ns),
+        ("launches=graph", prediction.graphs, prediction.graph_ns),
     ]  # fmt: skip
     if prediction.compiled is not None:
         rows.append(("torch.compile,launches=graph", prediction.compiled.replayed, prediction.compiled.length_ns))

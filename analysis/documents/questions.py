@@ -26,7 +26,7 @@ def _gpu(report: Report) -> str | None:
 
 
 def _lacks(*names: str) -> Reason:
-    """That a foreign trace does not record one of these."""
+    """Return the reason that a foreign trace does not record one of these."""
 
     def reason(report: Report) -> str | None:
         found = unrecorded(report)

@@ -53,11 +53,12 @@ def _summary(roofline: Roofline) -> tuple[str, ...]:
         return (f"No shapes are recorded: {RECORD_SHAPES}. molprof report by operator has operators without them.",)
     share = per(roofline.covered_ns, roofline.gpu_ns)
     lines = [
-        f"{time_text(roofline.gpu_ns)} of GPU work on {roofline.peaks.name or 'a GPU without a name'}: formulas tell what "
-        f"{percent_text(share or 0)} of it must do at least."
+        f"{time_text(roofline.gpu_ns)} of GPU work on {roofline.peaks.name or 'a GPU without a name'}: formulas tell "
+        f"what {percent_text(share or 0)} of it must do at least."
     ]
     if roofline.parts:
-        light = f"{time_text(roofline.parts[0].ns)} at the speed of light, {percent_text(roofline.parts[0].ns / roofline.span_ns)}"
+        of_span = percent_text(roofline.parts[0].ns / roofline.span_ns)
+        light = f"{time_text(roofline.parts[0].ns)} at the speed of light, {of_span}"
         all_known = share is not None and share >= LEAST_COVERED
         lines.append(
             f"The recorded {time_text(roofline.span_ns)} would take {light}: every product and attention at the peaks, "

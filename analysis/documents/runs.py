@@ -90,7 +90,7 @@ def _times(comparison: Comparison) -> tuple[list[Column], list[tuple[Cell, ...]]
 
 
 def _legend(row: ComparedRow) -> str:
-    """What intervals and `~` mean, of those that the row has."""
+    """Return what intervals and `~` mean, of those that the row has."""
     levels = [interval.level for interval in row.intervals if interval is not None]
     what = "mean of the rounds" if row.paired else "median of the passes"
     said = [f"interval: range of the {what}, at {100 * min(levels):.0f} %"] if levels else []

@@ -28,8 +28,8 @@ def sampled_sections(sampled_functions: SampledFunctions) -> list[Section]:
         ("time", "ns", "1"),
     )  # fmt: skip
     notes = (
-        f"{counted(sampled_functions.samples, 'sample')} in {counted(sampled_functions.steps, 'recorded step')}, whose processor took "
-        f"{time_text(sampled_functions.phase_ns)}. {_cost(sampled_functions)}",
+        f"{counted(sampled_functions.samples, 'sample')} in {counted(sampled_functions.steps, 'recorded step')}, whose "
+        f"processor took {time_text(sampled_functions.phase_ns)}. {_cost(sampled_functions)}",
         f"In no function of a processor: {time_text(sampled_functions.other_ns)} (what calls processors, and marks).",
     )
     return [

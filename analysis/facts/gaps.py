@@ -296,8 +296,9 @@ def idle_parts(work: GpuWork, idle: Idle, windows: Windows, waited: Windows, hos
 
 
 def _of_other_stream(work: GpuWork, idle: Idle) -> Array:
-    """Return whether work waited for another stream: it was called while work ran, of other streams alone at the end,
-    and began soon after.
+    """Return whether work waited for another stream.
+
+    It was called while work ran, of other streams alone at the end, and began soon after.
 
     In a gap no stream of the device runs. So what was called in the gap, or begins later than the end of another
     stream's work takes to be noticed, waited for something else.

@@ -271,7 +271,7 @@ class WorkFacts(CallFacts):
         return found
 
     def _operators_of_first(self, kernels: list[str]) -> dict[str, str]:
-        """Return the innermost operator around the call that started the first kernel of each name, where there is one."""
+        """Return the innermost operator around the call that started the first kernel of each name."""
         if not kernels:
             return {}
         slices = self.slices

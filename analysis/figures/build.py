@@ -129,7 +129,7 @@ def _read_tables(engine: TraceProcessor, has_run: bool) -> tuple[FigureTable, ..
 
 
 def _texts(environment: Environment) -> dict[str, str]:
-    """What is known of the environment."""
+    """Return what is known of the environment."""
     values = {name: getattr(environment, name) for name in environment.__struct_fields__}
     return {name: str(value) for name, value in values.items() if value is not None}
 

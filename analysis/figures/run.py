@@ -349,7 +349,7 @@ def _mean(values: Sequence[int | None]) -> int | None:
 
 
 def _forced(manifest: Manifest) -> ForcedText | None:
-    """What masks forced; None where not every answer's masks are recorded."""
+    """Return the figures of forced tokens; None where not every answer's masks are recorded."""
     found = [(item.batch, item.forced) for item in manifest.molecules if item.forced is not None]
     if not found or len(found) < len(manifest.molecules) or manifest.rows_per_step is None:
         return None

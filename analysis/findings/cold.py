@@ -52,8 +52,9 @@ class FirstCall(Struct, frozen=True):
 
 
 def first_calls(known: TraceFacts, least_ns: int) -> list[FirstCall]:
-    """Return calls of so long or longer, but host syncs, that are the first of their name, that load a module, or that
-    launch the first kernel of a name.
+    """Return long calls that come first, load a module, or launch the first kernel of a name.
+
+    Host syncs are none of them.
     """
     return known.once("first calls", least_ns, lambda: _found_calls(known, least_ns))
 

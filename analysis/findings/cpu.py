@@ -44,8 +44,10 @@ _LONGEST = Query(
     weight=0.3,
 )
 def host_operators(known: TraceFacts) -> FindingEvidence | None:
-    """Without a GPU, fires where the self time of one operator is 10 % of the time. Of a matrix product in a run of a
-    model with fewer than a billion parameters it is a note: that is what such a model does on a CPU.
+    """Without a GPU, fire where the self time of one operator is 10 % of the time.
+
+    Of a matrix product in a run of a model with fewer than a billion parameters it is a note: that is what such a model
+    does on a CPU.
 
     Gain: the self time of that operator; that of several threads may pass the recorded time, and counts as all.
     """
@@ -82,8 +84,9 @@ def _host_places(known: TraceFacts) -> list[Where]:
     weight=0.6,
 )
 def host_functions(known: TraceFacts) -> FindingEvidence | None:
-    """Without a GPU, fires where at one place 10 % of the time pass while no thread is in an operator. Waiting does
-    not count.
+    """Without a GPU, fire where at one place 10 % of the time pass while no thread is in an operator.
+
+    Waiting does not count.
 
     Gain: the time at the place that takes most of it, while no thread is in an operator.
     """

@@ -158,8 +158,9 @@ def graph_capture(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _long_calls(known: TraceFacts) -> list[dict[str, Any]]:
-    """Return calls of 0.1 ms or more, but host syncs, in which the CPU was in long gaps, by name, the longest time
-    first.
+    """Return long calls in which the CPU was in long gaps, by name, the longest time first.
+
+    Long calls take 0.1 ms or more, and are no host syncs.
 
     In long gaps: with nothing queued, or in the launch. None of a captured run, which is warmed up, and of which the
     recorded steps alone count.
@@ -169,8 +170,9 @@ def _long_calls(known: TraceFacts) -> list[dict[str, Any]]:
 
 
 def long_calls_in(known: TraceFacts, *positions: str, is_long: bool = True) -> list[dict[str, Any]]:
-    """Return calls of 0.1 ms or more, but host syncs, in long gaps, or before the first or after the last work, by
-    name.
+    """Return long calls in long gaps, or before the first or after the last work, by name.
+
+    Long calls take 0.1 ms or more, and are no host syncs.
 
     is_long: False for shorter gaps.
     """
@@ -315,8 +317,9 @@ def host_work(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _of_program(known: TraceFacts) -> tuple[gaps.Windows, int]:
-    """Return the part of long gaps in which nothing is queued, torch.compile compiles nothing and the profiler does
-    nothing for itself; and the rest, ns.
+    """Return the part of long gaps that is the program's, and the rest, ns.
+
+    In that part nothing is queued, torch.compile compiles nothing and the profiler does nothing for itself.
     """
     waits, other = known.long_waits(), recorded_compiling(known) | profiler_work(known)
     if not (time_ns := int(other.covered(waits.ts, waits.ts_end).sum())):

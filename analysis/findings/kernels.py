@@ -279,7 +279,7 @@ def _waiting(known: TraceFacts, all_ns: int) -> tuple[int, str]:
 
 
 def _most_exposed(known: TraceFacts, exposed_ns: int) -> str:
-    """Return the kernel of communication that nothing else runs beside for longest, if some of the time is another's."""
+    """Return the kernel of communication that is exposed longest, if some of the time is another's."""
     facts = known.facts
     exposed = coverage.exposure(facts.work, facts.name_of, len(facts.names)).exposed.tolist()
     names = [(ns, name.name) for ns, name in zip(exposed, facts.names, strict=True) if name.work_class in COMMUNICATION]

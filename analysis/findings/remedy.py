@@ -129,9 +129,7 @@ def _another(run: Run) -> str:
 
 
 def question(run: Run) -> str:
-    """Return the part of the advice that asks for a measurement of other engines, as nothing in the trace tells of
-    them.
-    """
+    """Return the advice to measure other engines, as nothing in the trace tells of them."""
     given = {kind: getattr(run.setup, kind, None) for kind in CONSTRAINTS}
     return f"{_bench(run, given)} {_CAPTURE_ALL}".strip()
 
@@ -250,7 +248,10 @@ def _of_program(run: Run, course: ConstraintContext) -> str:
 def remedy_of_engine(
     phases: Mapping[str, Mapping[str, int | None]], times: Mapping[str, int], programs: Iterable[str], share: float
 ) -> str:
-    """Return the advice to the user of an engine on the largest part of masks. times: of filling, applying, accepting."""
+    """Return the advice to the user of an engine on the largest part of masks.
+
+    times: of filling, applying, accepting.
+    """
     if share < SMALL:
         return f"Leave it: the time can lose {percent_text(share)} at most."
     compile_ns = (phases.get("grammar_compile") or {}).get("time_ns") or 0
@@ -268,7 +269,10 @@ def remedy_of_engine(
 
 
 def _of_package(name: str) -> str:
-    """Return the advice on a processor of a package that makes masks, by its class or source file; empty for any other."""
+    """Return the advice on a processor of a package that makes masks; empty for any other.
+
+    name: its class or source file.
+    """
     if not any(package in name.lower().replace("_", "").replace("-", "") for package in _MASK_PACKAGES):
         return ""
     whole = " (BatchGrammarMatcher)" if "xgrammar" in name.lower() else ""

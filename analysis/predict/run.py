@@ -324,7 +324,10 @@ def _is_permuted(operands: Operands) -> bool:
 
 
 def _attention(operands: Operands) -> str:
-    """Return what decides the GPU kernel of scaled_dot_product_attention(query, key, value, mask, dropout, is_causal)."""
+    """Return what decides the GPU kernel of an attention.
+
+    operands: of scaled_dot_product_attention(query, key, value, mask, dropout, is_causal).
+    """
     if len(operands) < 6 or len(operands[0].shape) != 4:
         return "math"
     query, *_, mask = operands[:4]

@@ -163,7 +163,10 @@ def align(ranks: Sequence[int], exchanges: Sequence[Exchange]) -> RankClocks:
 
 
 def _connected(rank: int, joint: Sequence[Exchange]) -> dict[int, int]:
-    """Return the clock offsets of the ranks that share a joint collective with a rank, directly or not; its own is 0."""
+    """Return the clock offsets of the ranks that share a joint collective with a rank, directly or not.
+
+    Its own is 0.
+    """
     offsets = {rank: 0}
     while True:
         distances: dict[int, list[float]] = {}

@@ -131,7 +131,8 @@ class RankTrace:
 # {rank} is NULL unless the file is merged; then its devices are named after their rank too.
 _TIMES = Query(
     "rank_times",
-    f"SELECT SUBSTR(device, IFNULL(LENGTH({{rank}}) + 2, 1)), {', '.join(item.name for item in fields(DeviceTimes)[1:])}"
+    "SELECT SUBSTR(device, IFNULL(LENGTH({rank}) + 2, 1)), "
+    f"{', '.join(item.name for item in fields(DeviceTimes)[1:])}"
     " FROM molprof_rank WHERE rank IS {rank} ORDER BY device",
 )
 _COLLECTIVES = Query(

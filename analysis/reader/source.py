@@ -361,8 +361,9 @@ def traces_in(folder: Path) -> list[Path]:
 
 
 def left_out(folder: Path, files: Sequence[Path]) -> list[str]:
-    """Remarks on files of a folder that are no traces, and on what is named as a trace there and is no file: a pipe, a
-    link to nothing.
+    """Return remarks on files of a folder that are no traces.
+
+    They are of what is named as a trace there and is no file, too: a pipe, a link to nothing.
     """
     others = [item for item in folder.iterdir() if item.name.lower().endswith(ENDINGS)]
     others = sorted(item for item in others if not item.is_file() and not item.is_dir())

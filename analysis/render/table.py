@@ -64,7 +64,7 @@ def render(document: Document, terminal: int | None = None) -> str:
 
 
 def _shorter(sections: list[Section]) -> Iterator[list[Section]]:
-    """Yield the sections, then without ever more of their spare rows, round by round, those of the last section first."""
+    """Yield the sections, then without ever more of their spare rows, those of the last section first."""
     yield sections
     shown: list[list[Section]] = [[section] for section in sections]
     gone: list[set[int]] = [set() for _ in sections]

@@ -190,7 +190,7 @@ def _quantized(operands: Operands) -> LeastWork:
 
 
 def _softmax(operands: Operands) -> LeastWork:
-    """_softmax(x, dim, half_to_float)."""
+    """Return the least work of `_softmax(x, dim, half_to_float)`."""
     given = operands[0]
     wide = 4 if operands[2].value.lower() == "true" else given.element_bytes
     return LeastWork(SOFTMAX, None, given.bytes, given.elements * wide)

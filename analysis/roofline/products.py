@@ -61,7 +61,7 @@ def scaled(operands: Operands) -> LeastWork:
 
 
 def linear(operands: Operands) -> LeastWork:
-    """linear(x, weight, bias)."""
+    """Return the least work of `linear(x, weight, bias)`."""
     first, weight = operands[0], operands[1]
     turned = weight._replace(shape=weight.shape[::-1], strides=weight.strides[::-1])
     flat = first._replace(shape=(math.prod(first.shape[:-1]), first.shape[-1]), strides=())
@@ -100,7 +100,10 @@ def convolution(first: int, groups: int, order: Sequence[int]) -> Formula:
 
 
 def convolution_backward(operands: Operands) -> LeastWork:
-    """convolution_backward(grad, input, weight, ..., output_mask): a product for each gradient that is asked for."""
+    """Return the least work of `convolution_backward(grad, input, weight, ..., output_mask)`.
+
+    It is a product for each gradient that is asked for.
+    """
     grad, given, weight = operands[:3]
     asked = [word.strip(" []").lower() in ("true", "1") for word in operands[10].value.split(",")]
     products = sum(asked[:2])

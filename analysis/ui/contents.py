@@ -153,7 +153,7 @@ class Contents:
 
 
 def read_contents(engine: TraceProcessor, path: str, place: ViewTarget, files: int = 1) -> Contents:
-    """What is worth a look, in one of so many files that are shown together.
+    """Read what is worth a look, in one of so many files that are shown together.
 
     Raises UsageError where the trace lacks the step, token or molecule of `place`.
     """

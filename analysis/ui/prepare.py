@@ -171,7 +171,7 @@ def prepare(
 
 
 def _in_packages(name: str, statements: Iterable[str], package: dict[str, str]) -> str:
-    """SQL that includes the statements: they become modules in `package`, some megabytes each.
+    """Return SQL that includes the statements: they become modules in `package`, some megabytes each.
 
     Each has a package of its own: the UI hands one over in one message, whose length is limited.
     """

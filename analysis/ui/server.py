@@ -160,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _packages(modules: Mapping[str, str]) -> list[dict[str, Any]]:
-    """SQL modules by package, as the UI takes them, molprof's own first."""
+    """Return SQL modules by package, as the UI takes them, molprof's own first."""
     found: dict[str, list[dict[str, str]]] = {PACKAGE: []}
     for key, sql in modules.items():
         found.setdefault(key.partition(".")[0], []).append({"name": key, "sql": sql})

@@ -28,7 +28,7 @@ LIMIT 1
     rests_on=("gpu_work", "gpu_time"),
 )
 def tiny_kernels(known: TraceFacts) -> FindingEvidence | None:
-    """Fires where kernels take less than 10 µs.
+    """Fire where kernels take less than 10 µs.
 
     Gain: the time of all these kernels.
     """

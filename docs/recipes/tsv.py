@@ -10,7 +10,7 @@ from molprof.common.text import escaped
 
 
 def render(document: Document) -> str:
-    """The document, ending with a newline."""
+    """Return the document, ending with a newline."""
     texts = _comments((document.title, *document.warnings, *document.summary))
     return "".join(f"{line}\n" for line in [*texts, *_lines(document.sections)])
 

@@ -88,7 +88,7 @@ def command(
     result: ResultOptions,
     **options: Any,
 ) -> None:
-    r"""Time a running vLLM or SGLang server with and without a constraint, then let it record some steps.
+    """Time a running vLLM or SGLang server with and without a constraint, then let it record some steps.
 
     URL is that of its OpenAI API, such as http://127.0.0.1:8000. All prompts are sent, --concurrency at a time or at a
     --rate: in warm-up passes, then in timed passes with and without the constraint, in turn and without the profiler.
@@ -98,9 +98,9 @@ def command(
     With --every it sends nothing: it records --steps of what the server does, now and then, adds each to the history
     in --to, and deletes the trace unless --traces keeps it.
 
-    
+    \b
     Examples:
-      molprof attach http://127.0.0.1:8000 --prompts ask.txt --schema person.json --max-new-tokens 200 \
+      molprof attach http://127.0.0.1:8000 --prompts ask.txt --schema person.json --max-new-tokens 200 \\
         --trace-dir /tmp/vllm-traces --traces runs
       molprof attach http://127.0.0.1:8000 --every 10m --steps 20 --for 24h --trace-dir /tmp/vllm-traces --to history
     """

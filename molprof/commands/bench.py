@@ -103,13 +103,13 @@ class CaseOptions(Cases):
 
 @click.group("bench", cls=CommandGroup, moved=_MOVED)
 def command() -> None:
-    r"""Measure attention kernels, and masks of constraints, each case in a process of its own.
+    """Measure attention kernels, and masks of constraints, each case in a process of its own.
 
     A case ends as ok, failed, timed out (killed at --limit, with its stack), out of memory (with the largest batch
     that fits), not measured (other programs took the memory) or unsupported (with the reason). Each result is added to
     a file at once; Ctrl-C keeps the results so far. Whole generation is measured by molprof sweep.
 
-    
+    \b
     Examples:
       molprof bench sdpa -o sdpa.jsonl
       molprof bench masks -o masks.jsonl

@@ -66,7 +66,7 @@ def _setting_options(function: _F) -> _F:
 def command(
     context: click.Context, /, output: Path | None, force: bool, submission: Submission, **options: Any
 ) -> None:
-    r"""Generate texts, measure the time without the profiler, then record some of the steps.
+    """Generate texts, measure the time without the profiler, then record some of the steps.
 
     Warm-up and timed passes run first, without the profiler. One more pass is recorded, by default 20 decode steps of
     the first batch. OUT holds these steps, all tokens, and the settings and times of the run.
@@ -78,7 +78,7 @@ def command(
     turns, in random order, so that a machine that changes its speed changes all runs alike: compare such traces rather
     than those of separate captures. A name twice shows the noise.
 
-    
+    \b
     Examples:
       molprof capture --model qwen --lp
       molprof capture --model llama --no-lp -n 16 --batch-size 16 -o llama.json.gz
@@ -92,7 +92,7 @@ def command(
       molprof capture --model qwen --processor my_package:Constraint --processor-arg top=5 -o mine.json.gz
       molprof capture --model ./my-model --lp --smiles mine.smi --device cuda -o mine.json.gz
       molprof capture --model qwen --lp --smiles set.csv:canonical_smiles -n 100 -o set.json.gz
-      molprof capture --model ./my-model --lp --prompt-format 'Molecule: {smiles}\n' \
+      molprof capture --model ./my-model --lp --prompt-format 'Molecule: {smiles}\\n' \\
         --answer-format '<mol>{atom}<{x} {y} {z}>...</mol>' -o tags.json.gz
       molprof capture --model mine --lp --submit h100 --slurm time=2:00:00 -o mine.json.gz
     """
@@ -181,9 +181,7 @@ def _show_rankings(measured: Iterable[Sequence[MeasuredRun]]) -> None:
 
 
 def _every_engine(names: str, options: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return the names with those of all installed engines in place of `all`, and a line for each that is not
-    installed.
-    """
+    """Return the names with all installed engines in place of `all`, and a line for each missing one."""
     if not any(options[name] for name in CONSTRAINTS) and options["engine"] != VLLM:
         raise UsageError(
             "--processor all is for engines that constrain, and nothing says to what",

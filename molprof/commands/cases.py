@@ -58,6 +58,7 @@ class Cases:
     # fmt: on
 
     def check(self) -> None:
+        """Raise UsageError for options that exclude each other."""
         if self.share is not None and self.submission.cluster is not None:
             raise click.UsageError("--share selects cases to run here; on a cluster, use --tasks N")
         if self.tasks is not None and self.submission.cluster is None:

@@ -89,6 +89,7 @@ class CommandGroup(_Help, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of a name; one that is not known is an error that names the nearest."""
         if args[0] in self._moved:
             raise click.UsageError(f"{ctx.command_path} {args[0]} is now: molprof {self._moved[args[0]]}", ctx)
         return super().resolve_command(ctx, args)

@@ -77,7 +77,7 @@ def command(
     reading: Reading,
     result: ResultOptions,
 ) -> int:
-    r"""Compare TRACES side by side; ratios and differences are against one of them, the base.
+    """Compare TRACES side by side; ratios and differences are against one of them, the base.
 
     That is the only run without a constraint where there is just one, else the first.
 
@@ -93,7 +93,7 @@ def command(
     order, and splits the difference, to the nanosecond, into work that is matched and slower or faster, only in one
     trace, or moved, and idle time between. Exit code 3: the parts do not add up.
 
-    
+    \b
     Examples:
       molprof compare llama.json.gz qwen.json.gz
       molprof compare qwen.json.gz qwen-lp.json.gz -o comparison.json

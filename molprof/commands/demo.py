@@ -33,11 +33,11 @@ RUNS = {
 @click.option("--force", is_flag=True, help="Replace traces of an earlier demo in DIR.")
 @engine_options
 def command(folder: Path, count: int, repeats: int, force: bool, native_path: str | None) -> None:
-    r"""Capture both presets with and without a logits processor (LP), and compare the four runs.
+    """Capture both presets with and without a logits processor (LP), and compare the four runs.
 
     Takes about a minute on two CPU cores; uses a GPU if there is one. The traces stay in DIR.
 
-    
+    \b
     Examples:
       molprof demo
       molprof demo -n 32 -o big-demo

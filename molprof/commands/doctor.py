@@ -23,13 +23,13 @@ from molprof.commands.submission import config_option
 @config_option
 @result_options()
 def command(limit_s: float, peaks: bool, config: Path | None, result: ResultOptions) -> int:
-    r"""Check what molprof requires and what it can use, and print a fix for what does not work.
+    """Check what molprof requires and what it can use, and print a fix for what does not work.
 
     Imports and kernels run in separate processes, each with a time limit. Works without torch. States: ok; missing
     (required, not installed); broken (installed, does not work); absent (optional, not installed). Exit codes: 0 if
     traces can be captured or analysed, 3 if neither.
 
-    
+    \b
     Examples:
       molprof doctor
       molprof doctor --format json | jq .can

@@ -54,7 +54,7 @@ def command(
     result: ResultOptions,
     **whole: Any,
 ) -> None:
-    r"""Compare the tokens that real coordinates need with the FREE positions that placeholders give them.
+    """Compare the tokens that real coordinates need with the FREE positions that placeholders give them.
 
     With --schema, --regex or --choices: what that constraint leaves room for, loops of white space, digits or text
     without an end, and in how many tokens its forced text is written.
@@ -62,7 +62,7 @@ def command(
     Drift is the difference: FREE positions of a placeholder minus tokens of a coordinate block. Above 0, junk fills
     the positions left over. Below 0, the block is cut. Requires no model.
 
-    
+    \b
     Examples:
       molprof drift
       molprof drift --tokenizer qwen --tokenizer ./my-model --conformers molecules.sdf

@@ -18,14 +18,14 @@ from molprof.common.values import bytes_text
 @file_option(".json", ".json.gz")
 @engine_options
 def command(trace: Path, no_stacks: bool, output: Path, force: bool, native_path: str | None) -> None:
-    r"""Write TRACE to OUT with what molprof computes of it, for any Perfetto shell or UI.
+    """Write TRACE to OUT with what molprof computes of it, for any Perfetto shell or UI.
 
     A process "molprof facts" shows the idle time of each device by its cause, and holds the facts that the SQL package
     reads: gaps, chains of kernels, the step and phase of calls. Times count from the earliest event, and slices that
     partly overlap are on tracks of their own, so that Perfetto drops none and keeps every nanosecond. molprof reads OUT
     as it reads TRACE.
 
-    
+    \b
     Examples:
       molprof export trace.json.gz -o facts.json.gz
       molprof export trace.json.gz --no-stacks -o facts.json.gz

@@ -41,9 +41,9 @@ def _utc(text: str) -> str:
 
 @click.group("history", cls=CommandGroup)
 def command() -> None:
-    r"""Keep results over time, and show where figures changed, and what else did.
+    """Keep results over time, and show where figures changed, and what else did.
 
-    
+    \b
     Examples:
       molprof history add trace.json.gz --to history --name nightly
       molprof history show history
@@ -60,12 +60,12 @@ def command() -> None:
 def add_command(
     results: Sequence[Path], folder: Path, name: str | None, commit: str | None, time: str | None, reading: Reading
 ) -> None:
-    r"""Add RESULTs to the history in FOLDER: their figures, settings, environment and first finding, 5 kB each.
+    """Add RESULTs to the history in FOLDER: their figures, settings, environment and first finding, 5 kB each.
 
     RESULT is a trace, a report stored with --format json, or a row that molprof report rows --parts kept. One that is
     there already is not added again.
 
-    
+    \b
     Examples:
       molprof history add trace.json.gz --to history --name nightly
       molprof history add trace.json.gz --to s3://bucket/history --commit "$GITHUB_SHA"
@@ -104,12 +104,12 @@ def add_command(
 def show_command(
     folder: Path, names: Sequence[str], thresholds: Sequence[str], recent: int | None, result: ResultOptions
 ) -> int:
-    r"""Show where figures of the results in FOLDER changed, with the commit, environment and first finding there.
+    """Show where figures of the results in FOLDER changed, with the commit, environment and first finding there.
 
     Change points are found by Apache Otava, a program in an environment of its own: pipx install apache-otava, or
     MOLPROF_OTAVA='uvx --from apache-otava otava'. As html it is a page with a plot of each figure.
 
-    
+    \b
     Examples:
       molprof history show history
       molprof history show history -o history.html

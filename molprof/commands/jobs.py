@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 @result_options()
 @config_option
 def command(name: str | None, result: ResultOptions, config: Path | None) -> None:
-    r"""List the jobs of this project, or the tasks of the job ID: capture-3, or 3 for short.
+    """List the jobs of this project, or the tasks of the job ID: capture-3, or 3 for short.
 
     If Slurm does not answer, the states are the last that the tasks wrote.
 
-    
+    \b
     Examples:
       molprof jobs
       molprof jobs sweep-2
@@ -85,9 +85,9 @@ def _status(job: Job) -> JobStatus:
 
 @_of_job("requeue")
 def requeue_command(job: Job) -> None:
-    r"""Submit the failed tasks of ID again.
+    """Submit the failed tasks of ID again.
 
-    
+    \b
     Examples:
       molprof jobs requeue sweep-2
     """
@@ -103,9 +103,9 @@ def requeue_command(job: Job) -> None:
 
 @_of_job("cancel")
 def cancel_command(job: Job) -> None:
-    r"""Cancel the waiting and running tasks of ID.
+    """Cancel the waiting and running tasks of ID.
 
-    
+    \b
     Examples:
       molprof jobs cancel capture-3
     """
@@ -123,12 +123,12 @@ def cancel_command(job: Job) -> None:
 @_of_job("collect")
 @click.option("--wait", is_flag=True, help="Wait until the job has ended.")
 def collect_command(job: Job, wait: bool) -> None:
-    r"""List how each task of the job ID ended, and where its results are.
+    """List how each task of the job ID ended, and where its results are.
 
     Tasks write their own results. Of a benchmark or sweep, this command puts them together. Exit codes: 0 every task
     ended well; 3 a task failed, timed out, was preempted, cancelled or lost, or has not ended.
 
-    
+    \b
     Examples:
       molprof jobs collect capture-3
       molprof jobs collect sweep-2 --wait
@@ -143,9 +143,9 @@ def collect_command(job: Job, wait: bool) -> None:
 @_of_job("logs")
 @click.argument("task", metavar="[TASK]", required=False)
 def logs_command(job: Job, task: str | None) -> None:
-    r"""Print the output so far of all tasks of the job ID, or of one TASK, by number or name.
+    """Print the output so far of all tasks of the job ID, or of one TASK, by number or name.
 
-    
+    \b
     Examples:
       molprof jobs logs capture-3
       molprof jobs logs sweep-2 5

@@ -19,7 +19,7 @@ from molprof.common.files import check_stdin, writing_stdout
     "folders", type=click.Path(exists=True, file_okay=False, path_type=Path), nargs=-1, required=True, metavar="DIR..."
 )
 def command(folders: tuple[Path, ...]) -> None:
-    r"""Serve the traces below each DIR to an assistant, by the Model Context Protocol on stdin and stdout.
+    """Serve the traces below each DIR to an assistant, by the Model Context Protocol on stdin and stdout.
 
     The assistant's program starts this command. Its tools are traces, report, compare, queries, query, origin, path,
     shape, memory, ranks, predict and bench. They read files below DIR alone, links followed, and write nothing but
@@ -27,11 +27,11 @@ def command(folders: tuple[Path, ...]) -> None:
     that gives them. Answers are bounded, and say what they left out.
     Requires molprof[mcp].
 
-    
+    \b
     Examples:
       molprof mcp runs
       molprof mcp /data/traces /data/more-traces
-    
+    \b
     In the configuration of an assistant (.mcp.json, or where it lists mcpServers):
       {"mcpServers": {"molprof": {"command": "molprof", "args": ["mcp", "/data/traces"]}}}
     """

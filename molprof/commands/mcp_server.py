@@ -183,8 +183,9 @@ def make_server(folders: Folders) -> MCPServer[Any]:
         return ask("query", trace=trace, sql=sql, parameters=parameters or {}, stacks=stacks, limit=limit)
 
     def origin(trace: Trace, by: By = "module", depth: Depth = 4, limit: Limit = 30) -> dict[str, Any]:
-        """Show where GPU work comes from, as a tree (amounts inclusive, equal layers in one row), and who launches,
-        copies and waits for the GPU.
+        """Show where GPU work comes from, as a tree, and who launches, copies and waits for the GPU.
+
+        Amounts are inclusive, and equal layers in one row.
         """
         return ask("origin", trace=trace, by=by, depth=depth, limit=limit)
 

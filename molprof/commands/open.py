@@ -42,13 +42,13 @@ def command(
     no_stacks: bool,
     reading: Reading,
 ) -> None:
-    r"""Show TRACE in the Perfetto UI, in your browser. It is served from this machine; nothing is sent to another one.
+    """Show TRACE in the Perfetto UI, in your browser. It is served from this machine; nothing is sent to another one.
 
     Steps, phases, tokens, GPU streams, idle time and host syncs are pinned on top, zoomed to a typical step. Of
     two traces one timeline shows both, aligned at their first steps. The ranks of a distributed job, as several traces
     or the folder with them, are shown on one clock, as molprof ranks aligns them. Ctrl-C ends the server.
 
-    
+    \b
     Examples:
       molprof open trace.json.gz
       molprof open trace.json.gz --step 12

@@ -32,11 +32,11 @@ KINDS = {name: kind.help for name, kind in PLOTS.items()}
 @click.option("--anyway", is_flag=True, help="Compare runs of different prompts or sampling too.")
 @reading_options
 def command(kind: str, traces: Sequence[Path], output: Path, force: bool, anyway: bool, reading: Reading) -> None:
-    r"""Draw the plot KIND of TRACES. Pages of molprof report and compare --format html have all plots.
+    """Draw the plot KIND of TRACES. Pages of molprof report and compare --format html have all plots.
 
     Instead of a trace, give a stored report or the folder of a sweep, as for molprof compare.
 
-    
+    \b
     Examples:
       molprof report plot waterfall llama.json.gz qwen.json.gz -o difference.svg
       molprof report plot timeline trace.json.gz -o step.png

@@ -42,9 +42,10 @@ from molprof.common.errors import UsageError
 @result_options()
 def command(
     trace: Path | None, gpu: str | None, is_list: bool, what_if: tuple[str, ...], batches: str | None,
-    rows: int | None, beside: Path | None, measured: tuple[Path, ...], whole: bool, reading: Reading, result: ResultOptions,
+    rows: int | None, beside: Path | None, measured: tuple[Path, ...], whole: bool, reading: Reading,
+    result: ResultOptions,
 ) -> None:  # fmt: skip
-    r"""Predict launches, GPU time, the GPU's busy share and what limits the run in TRACE for another GPU.
+    """Predict launches, GPU time, the GPU's busy share and what limits the run in TRACE for another GPU.
 
     TRACE is a run on a CPU, on torch's meta device or on another GPU, recorded with the shapes of operators' arguments
     (molprof capture --shapes, torch.profiler's record_shapes=True). Each operator becomes the kernels and times
@@ -52,7 +53,7 @@ def command(
     errors of predictions of models whose traces were left out. Where much time lies in operators that no trace has
     shown, there is no prediction.
 
-    
+    \b
     Examples:
       molprof capture --model qwen --lp --shapes -o run.json.gz
       molprof predict run.json.gz --device h100

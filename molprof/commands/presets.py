@@ -37,11 +37,11 @@ def command(context: click.Context, config: Path | None, result: ResultOptions) 
 @setting_option(SETTINGS["weights"])
 @setting_option(SETTINGS["dtype"])
 def export(folder: Path, **options: Any) -> None:
-    r"""Write a preset as a folder that transformers and vLLM load.
+    """Write a preset as a folder that transformers and vLLM load.
 
     DIR gets the config, the tokenizer and the weights. PRESET is qwen or llama.
 
-    
+    \b
     Examples:
       molprof presets export qwen my-qwen
       molprof presets export llama my-llama --size 380m --dtype bfloat16

@@ -39,13 +39,13 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 def command(
     query: str, traces: tuple[Path, ...], parameters: dict[str, str], reading: Reading, result: ResultOptions
 ) -> None:
-    r"""Run QUERY over each of TRACES.
+    """Run QUERY over each of TRACES.
 
     QUERY is the name of a module or table that molprof query list shows, a .sql file, or SQL in quotes. SQL may use the
     names of all modules without including them. With several traces, a first column `trace` names the trace of each
     row. Results of several statements follow each other; csv, json and parquet hold one result only.
 
-    
+    \b
     Examples:
       molprof query launches trace.json.gz
       molprof query molprof_launch before.json.gz after.json.gz --format csv
@@ -72,11 +72,11 @@ def command(
 @click.argument("name", required=False)
 @click.option("--sql", is_flag=True, help="Print only the SQL, with all that NAME includes, to paste into Perfetto.")
 def list_command(name: str | None, sql: bool) -> None:
-    r"""List the modules of the SQL package, or show the columns, units, example and SQL of NAME.
+    """List the modules of the SQL package, or show the columns, units, example and SQL of NAME.
 
     NAME is a module, or a table, view or function of one.
 
-    
+    \b
     Examples:
       molprof query list
       molprof query list idle_causes

@@ -50,7 +50,7 @@ def command(
     result: ResultOptions,
     submission: Submission,
 ) -> int:
-    r"""Show the ranks of a distributed job side by side: compute, communication, waiting for each other, idle.
+    """Show the ranks of a distributed job side by side: compute, communication, waiting for each other, idle.
 
     Give the folder with one trace of each rank, or the traces, or one trace merged from those of all ranks. A file's
     rank is read from its content (distributedInfo), whatever its name. The clocks are aligned by collectives.
@@ -59,7 +59,7 @@ def command(
 
     The formats png, svg and pdf are a timeline of all ranks. The exit code is 3 if times do not add up.
 
-    
+    \b
     Examples:
       molprof ranks traces/
       molprof ranks rank0.json.gz rank1.json.gz

@@ -67,7 +67,7 @@ def command(
     result: ResultOptions,
     submission: Submission,
 ) -> int:
-    r"""Report launches, kernels, copies, host syncs, phases and tokens of TRACE.
+    """Report launches, kernels, copies, host syncs, phases and tokens of TRACE.
 
     TRACE is a trace of torch.profiler, captured by molprof or foreign: Chrome JSON or .pftrace, plain, gzip or zstd.
     Use - for standard input. A folder stands for its traces; one with ranks of a distributed job is shown as by molprof
@@ -79,7 +79,7 @@ def command(
     graph gets operator, shapes, module and Python function, with how sure that is. --names-from does so with a trace
     of another run of the same program with graphs off, whose kernels are aligned with those of the graphs.
 
-    
+    \b
     Examples:
       molprof report trace.json.gz
       molprof report trace.json.gz --all

@@ -68,9 +68,9 @@ def hold_ranks(traces: Sequence[Path]) -> bool:
 
 @click.group("by", cls=CommandGroup)
 def command() -> None:
-    r"""Show where GPU work comes from, how near to peaks it runs, what decides its time.
+    """Show where GPU work comes from, how near to peaks it runs, what decides its time.
 
-    
+    \b
     Examples:
       molprof report by module trace.json.gz
       molprof report by shape trace.json.gz --peak memory=3.35

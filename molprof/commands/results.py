@@ -29,9 +29,9 @@ from molprof.common.errors import UsageError
 )
 @result_options()
 def show(file: Path, kind: str | None, result: ResultOptions) -> None:
-    r"""Show the results of a benchmark (FILE) or of a sweep (DIR) as tables, or as a plot.
+    """Show the results of a benchmark (FILE) or of a sweep (DIR) as tables, or as a plot.
 
-    
+    \b
     Examples:
       molprof sweep show attention
       molprof sweep show attention -o attention.csv
@@ -62,13 +62,13 @@ def show(file: Path, kind: str | None, result: ResultOptions) -> None:
 @result_options()
 @engine_options
 def recommend(file: Path, trace: Path | None, result: ResultOptions, native_path: str | None) -> None:
-    r"""Recommend the fastest valid configuration in the sweep DIR for each machine, model, processor and batch size.
+    """Recommend the fastest valid configuration in the sweep DIR for each machine, model, processor and batch size.
 
     Also prints its speed over the default (sdpa, dynamic cache, not compiled) with the confidence, the speed of each
     single change, and why other configurations were rejected. A configuration is valid if every process succeeded, and
     as many answers are valid as with the default.
 
-    
+    \b
     Examples:
       molprof sweep recommend matrix
       molprof sweep recommend matrix --trace qwen-lp.json.gz

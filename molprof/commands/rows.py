@@ -47,13 +47,13 @@ def command(
     reading: Reading,
     result: ResultOptions,
 ) -> None:
-    r"""Show one table with a row for each trace, not a report of each.
+    """Show one table with a row for each trace, not a report of each.
 
     It takes any number of traces, folders of them, reports stored with --format json, or rows that --parts kept. A
     trace that cannot be read becomes a row with the reason. Repeat an interrupted command to go on. On a cluster:
     molprof report DIR --format json -o REPORTS --submit NAME, then molprof report rows REPORTS.
 
-    
+    \b
     Examples:
       molprof report rows traces -o table.csv
       molprof report rows my-sweep reports

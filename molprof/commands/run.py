@@ -74,7 +74,7 @@ class _ProgramCommand(Command):
     "--memory", is_flag=True, help="Record allocations and frees of memory too, for molprof report by memory."
 )
 def command(program: tuple[str, ...], module: bool, output: Path | None, force: bool, **options: Any) -> None:
-    r"""Run a Python program as it is, and record how it generates.
+    """Run a Python program as it is, and record how it generates.
 
     SCRIPT runs as with python SCRIPT ARGS: its output, its exceptions and its exit code are its own, and so is each
     argument after its name. Options of molprof come before it.
@@ -84,7 +84,7 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
     one, or the first, its steps may all run under the profiler, which the last lines tell. molprof.step() marks a loop
     of your own.
 
-    
+    \b
     Examples:
       molprof run script.py questions.txt
       molprof run -o mine.json.gz --window 0:9 script.py

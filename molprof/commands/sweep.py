@@ -45,7 +45,10 @@ _LIMIT_S = 600.0  # of a measured case
 
 @functools.cache
 def _parameters(name: str) -> tuple[click.Command, Mapping[str, click.Parameter]] | None:
-    """Return a command, and its options and arguments by their names without dashes; None if a grid is of no such one."""
+    """Return a command, and its options and arguments by their names without dashes.
+
+    None if a grid is of no such command.
+    """
     first, *others = name.split() or [""]
     if first not in _ENDINGS:
         return None
@@ -161,14 +164,14 @@ class _Sweep:
 @click.argument("given", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE CASES]")
 @grouped(Running, "running")
 def command(file: Path, given: tuple[str, ...], running: Running) -> int:
-    r"""Capture or measure every combination of the options in GRID, here or on a cluster.
+    """Capture or measure every combination of the options in GRID, here or on a cluster.
 
     GRID is a TOML file, or comes with molprof: attention, batch, cache, compile, matrix and processors measure whole
     generation, by captures without a recorded pass. Options of the cases replace those of GRID, and take several values
     with commas between them; all stands for every value. Each case runs in separate processes. If one fails, the others
     still run; Ctrl-C keeps what is done. molprof report and molprof compare accept DIR in place of its traces.
 
-    
+    \b
     GRID:
       command = "capture"             or "report", "ranks", "bench sdpa", "bench masks"; default: capture
       processes = 1                   of each case
@@ -182,7 +185,7 @@ def command(file: Path, given: tuple[str, ...], running: Running) -> int:
       model = "llama"
       batch-size = 32
 
-    
+    \b
     Examples:
       molprof sweep attention --model qwen --batch-size 8,32
       molprof sweep show attention
@@ -291,7 +294,7 @@ def _done(folder: Path, turns: Sequence[tuple[LineCase, int]], running: Running)
 
 
 def _machine(cases: Sequence[LineCase]) -> CaseFacts:
-    """What this machine can run, on the device of the first case."""
+    """Return what this machine can run, on the device of the first case."""
     from molprof.profiler.bench.facts import read_machine
 
     settings = cases[0].settings

@@ -53,13 +53,13 @@ _NAMES, _TIME = Read(_names), Read(_time)
 def command(
     trace: Path, steps: tuple[int, int] | None, batch: int | None, output: Path, force: bool, **kept: Any
 ) -> None:
-    r"""Write a part of TRACE to OUT, as a trace of its own.
+    """Write a part of TRACE to OUT, as a trace of its own.
 
     An event is kept or left out by its start, GPU work by that of the call that launched it. All options given must
     hold. Times count from the earliest event, as in the Perfetto UI. Names of tracks, flows with both ends, molprof's
     annotations, token tracks and manifest are kept.
 
-    
+    \b
     Examples:
       molprof trim trace.json.gz --steps 10:12 -o small.json.gz
       molprof trim trace.json.gz --without python_function -o small.json.gz

@@ -62,13 +62,13 @@ def command(
     folder: Path,
     force: bool,
 ) -> None:
-    r"""Gather wheels for a machine without a network, with uv and pip.
+    """Gather wheels for a machine without a network, with uv and pip.
 
     DIR gets molprof's own wheel and what recording with the presets requires there, one version of each package.
     torch and what comes with it (triton, NVIDIA's libraries) must be there. Without --have-list, what transformers
     requires counts as there too.
 
-    
+    \b
     Examples:
       molprof wheels --have torch==2.11.0 --have transformers==5.17.0 -o wheels
       molprof wheels --python 3.11 --have-list there.txt --processors xgrammar,llguidance -o wheels

@@ -19,11 +19,14 @@ T = TypeVar("T", bound=Callable[..., Any])
 class LoopListener(Protocol):
     """A recording that hears of the loops of a program."""
 
-    def step(self, prompts: Any, model: Any) -> AbstractContextManager[None]: ...
+    def step(self, prompts: Any, model: Any) -> AbstractContextManager[None]:
+        """Open the block of one step."""
 
-    def phase(self, name: str) -> AbstractContextManager[None]: ...
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Open the block of one phase."""
 
-    def tokens(self, ids: Any, sequences: Any) -> None: ...
+    def tokens(self, ids: Any, sequences: Any) -> None:
+        """Take the tokens of a step."""
 
     def watched(self, name: str) -> None:
         """Note that a processor of this class is about to be called, in its phase."""
@@ -94,8 +97,9 @@ def tokens(ids: Any, sequences: Any = None) -> None:
 
 
 def watch(processor: T) -> T:
-    """Return the processor, which in a loop of your own runs in the phase `processor`, and is in the report by its
-    class.
+    """Return the processor, which a loop of your own then runs in the phase `processor`.
+
+    Reports name it by its class.
 
     It is called as the processor itself, and has its attributes. In `generate` all processors are known without this.
     """

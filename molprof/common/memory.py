@@ -31,7 +31,10 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _of_groups(root: Path) -> Iterator[int]:
-    """Yield what control groups of both versions leave: docs.kernel.org/admin-guide/cgroup-v2.html, cgroup-v1/memory."""
+    """Yield what control groups of both versions leave.
+
+    Source: docs.kernel.org/admin-guide/cgroup-v2.html, cgroup-v1/memory.
+    """
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)

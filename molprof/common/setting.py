@@ -83,7 +83,7 @@ def setting(default: Any = MISSING, *, decides: Decides, **row: Any) -> Any:
 
 @functools.cache
 def rows(kind: type[Any]) -> Mapping[str, Setting]:
-    """The settings of a dataclass by name, in its order.
+    """Return the settings of a dataclass by name, in its order.
 
     Raises TypeError for a field that is not declared as a setting.
     """

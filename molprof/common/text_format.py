@@ -151,7 +151,9 @@ class TextFormat:
         return tuple(tag for tag in (self.opening, self.closing) if set(tag).intersection(self.marks))
 
     def blanked(self, text: bytes) -> bytes:
-        """Return the text, its tags as zeros where a block could be seen in them:
+        """Return the text, its tags as zeros where a block could be seen in them.
+
+        A tag is `<answer>` where blocks open with `<`.
 
         `<answer>` where blocks open with `<`.
         """

@@ -253,6 +253,7 @@ def _check_recording(server: Server, recording: ServerRecording, told: Callable[
 
 
 def start_profiler(server: Server, begin: dict[str, Any]) -> None:
+    """Start the server's profiler. Raises RunError where it cannot."""
     try:
         server.ask("POST", "/start_profile", begin)
     except RefusedError as problem:  # it may run for somebody else
@@ -315,6 +316,7 @@ def when_whole(before: dict[Path, int], folder: Path, limit_s: float) -> list[Pa
 
 
 def largest(paths: Iterable[Path]) -> Path:
+    """Return the largest file."""
     return max(paths, key=lambda path: path.stat().st_size)
 
 

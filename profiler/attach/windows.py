@@ -53,6 +53,7 @@ class Sampled:
     ended: str = ""  # why there are no more
 
     def text(self) -> str:
+        """Return what was recorded, as text."""
         return (
             f"{counted(self.windows, 'window')}, {self.failed:,} without a trace; the profiler was on for"
             f" {self.profiled_s:.1f} s, and wrote {bytes_text(self.bytes)}; {self.ended}"

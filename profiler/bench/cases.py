@@ -101,6 +101,7 @@ class LineCase:
         return [*self.arguments, "-o", str(output), *self.own]
 
     def label(self) -> str:
+        """Return the name of the case."""
         return self.name
 
 

@@ -18,6 +18,7 @@ PHASES = ("prefill", "decode")
 
 
 def read_shape(text: str) -> Shape:
+    """Parse a shape. Raises UsageError."""
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){4}", text):
         raise UsageError(
             f"{text!r} is no shape BATCHxHEADSxKVHEADSxSEQUENCExSIZE", hint="five numbers, e.g. 4x16x16x2048x64"

@@ -149,7 +149,7 @@ def _measured(case: MasksCase, item: SchemaFile, engine: MaskEngine) -> dict[str
 def _batched(
     case: MasksCase, one: Judged, engine: MaskEngine, compiled_constraint: CompiledConstraint
 ) -> Iterator[dict[str, Any]]:
-    """Yield steps of batches whose rows begin at places spread over the tokens of an instance, and go on, step by step."""
+    """Yield steps of batches whose rows begin at indexes spread over the tokens of an instance."""
     tokens, instance = one.tokens[:_MOST_BATCHED], one.instance.description
     threads = [None] if case.threads is None else [None, *sorted({1, case.threads})]
     kinds = [*itertools.product(_devices(case), threads, case.batches)]

@@ -40,7 +40,10 @@ Matchers = Callable[[], FollowedRow]
 
 
 def compared(item: SchemaFile, one: MaskEngine, other: MaskEngine) -> dict[str, Any]:
-    """Compare what two engines of one target allow along the valid instances of a schema, as `MaskedSchema` reads it."""
+    """Compare what two engines of one target allow along the valid instances of a schema.
+
+    The result is what `MaskedSchema` reads.
+    """
     engines = (one, other)
     found: dict[str, Any] = {"name": item.name, "status": OK, "message": None}
     try:

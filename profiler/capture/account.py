@@ -31,8 +31,9 @@ def sequence_runs(
     watched: Sequence[tuple[BatchResult, list[Disagreement]]] | None = None,
     masked: Sequence[Sequence[Masked]] | None = None,
 ) -> tuple[list[SequenceRun], list[list[str]]]:
-    """Return the account of every molecule of a timed pass in the order of the input, and the text of each of its
-    tokens.
+    """Return the account of every molecule of a timed pass, and the text of each of its tokens.
+
+    Both are in the order of the input.
 
     `masked` is what the pass that counts found, by batch and prompt. `watched` is what the pass for disagreement wrote
     and found; a row that it wrote otherwise has no disagreement.
@@ -152,7 +153,7 @@ def static_cache_notes(runner: Runner, plans: Sequence[BatchPlan]) -> tuple[str,
 
 
 def overhead_notes(settings: CaptureSettings, timings: Timings) -> list[str]:
-    """What recording more than operators cost."""
+    """Return the cost of recording more than operators, in lines."""
     names = {"Python stacks": settings.stacks, "modules": settings.modules and not settings.stacks}
     names |= {"shapes": settings.shapes, "memory": settings.memory}
     recorded = [name for name, is_recorded in names.items() if is_recorded]

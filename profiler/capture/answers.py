@@ -55,7 +55,7 @@ def _checks(settings: CaptureSettings, asked: Constraint | None) -> Iterator[Che
 
 @dataclass(frozen=True)
 class Judge:
-    """What answers to a request are judged by."""
+    """Return what answers to a request are judged by. Raises UsageError for what is no JSON schema."""
 
     checks: Sequence[Check] = ()  # of the text
     # By name of a tool, the check of its arguments; None: it has no schema.
@@ -123,7 +123,7 @@ def checks_of_prompt(prompt: Prompt, settings: CaptureSettings) -> list[Check]:
 
 
 def judge_of(body: Body, settings: CaptureSettings, where: str) -> Judge:
-    """What answers to a request are judged by. Raises UsageError for what is no JSON schema."""
+    """Return what answers to a request are judged by. Raises UsageError for what is no JSON schema."""
     names = constraints_of(body)
     tools = {}
     for tool in body.get("tools") or ():

@@ -220,7 +220,7 @@ def _measured(runs: Sequence[CapturedRun], places: Mapping[str, Mapping[int, int
 
 
 def _measured_run(run: CapturedRun, rounds: Sequence[int]) -> MeasuredRun:
-    """What the timed passes measured, and the answers of the first; rounds: of each pass."""
+    """Return the figures of the timed passes, and the answers of the first; rounds: of each pass."""
     runner, repeats = run.passes.runner, run.repeats
     answers, _ = sequence_runs(runner, run.passes.plans, run.results[0])
     steps = sum(map(len, repeats[0].steps_ns))

@@ -154,7 +154,10 @@ class CapturedRun:
         self.load_ns: int | None = None  # loading the model
 
     def warm_up(self) -> None:
-        """Run the warm-up passes. With a processor the first counts what it masks, checks a user's, and is always made."""
+        """Run the warm-up passes.
+
+        With a processor the first counts what it masks, checks a user's, and is always made.
+        """
         passes, processor = self.passes, self.passes.runner.processor
         if isinstance(processor, UserProcessor):
             processor.verify = True

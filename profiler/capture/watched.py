@@ -33,7 +33,7 @@ def impossible(scores: Tensor) -> Tensor:
 
 
 def masked_rows(seen: Iterable[Sequence[int]], result: BatchResult, eos: frozenset[int]) -> list[Masked]:
-    """What was masked for each prompt, and of each of its tokens whether it was the only one left.
+    """Return what was masked for each prompt, and of each of its tokens whether it was the only one left.
 
     seen: row, answer position, tokens made impossible, tokens left. Tokens that were never chosen had no other.
     """
@@ -54,7 +54,7 @@ def masked_rows(seen: Iterable[Sequence[int]], result: BatchResult, eos: frozens
 
 
 def replayed(runner: Runner, plans: Sequence[BatchPlan], result: PassResult) -> list[list[Masked]] | None:
-    """What an engine's own masks forbade, found by replaying them; None of engines and runs without."""
+    """Return what an engine's own masks forbade, by replaying them; None of engines and runs without."""
     replay = getattr(runner.engine, "masks_of", None)
     if replay is None or runner.settings.processor is None:
         return None
@@ -76,6 +76,7 @@ class CountedMasks:
         self._counts: list[Tensor] = []
 
     def masks(self, call: Callable[[], Tensor], scores: Tensor, at: MaskCall) -> Tensor:
+        """Call the processor, and look at its scores."""
         began = settled_ns(scores.device)
         # Now, for processors may write into what they get.
         before, unlikely = scores.isneginf(), impossible(scores)
@@ -125,6 +126,7 @@ class WatchedProcessor:
         self._removed: list[Tensor] = []
 
     def masks(self, call: Callable[[], Tensor], scores: Tensor, at: MaskCall) -> Tensor:
+        """Call the processor, and look at its scores."""
         if self._scores is not None and at.input_ids is not None:
             self._look_up(at.input_ids[:, -1])
         self._scores = scores.clone()  # processors may write into what they get

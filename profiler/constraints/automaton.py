@@ -130,9 +130,7 @@ def optional(part: Part) -> Part:
 
 
 def between(low: bytes, high: bytes, least: int, most: int) -> Part:
-    """Return the texts of the length of both from `low` to `high`, whose bytes but the first are from `least` to
-    `most`.
-    """
+    """Return the texts of equal length from `low` to `high`, whose later bytes are from `least` to `most`."""
     if not low:
         return sequence()
     first, last, rest = low[0], high[0], len(low) - 1
@@ -204,7 +202,7 @@ class Automaton:
         return found
 
     def part(self, net: Net, at: int) -> int:
-        """Return the texts of the automaton as a `Part`."""
+        """Return the texts of equal length from `low` to `high`, whose later bytes are from `least` to `most`."""
         states, end = [net.state() for _ in self._runs], net.state()
         net.empty[at].append(states[0])
         for number, runs in enumerate(self._runs):

@@ -128,6 +128,7 @@ class ConstraintProcessor:
             self.parameters |= {"masks": len(table.allowed), "bytes": table.size_bytes}
 
     def start(self, rows: Rows) -> BatchProcessor:
+        """Start a batch with a table for each row's constraint."""
         each = (
             [self._constraint] * len(rows.prompts)
             if isinstance(self._constraint, Constraint)

@@ -33,8 +33,9 @@ _PLACE = re.compile(r"^\[[0-9:]+\] \S+:\d+: ")  # time and source that XGrammar 
 
 
 class EngineProcessor(ABC):
-    """A processor that asks a package. What all rows have is compiled once, when it is made; the grammars of a batch in
-    the phase `compile`.
+    """A processor that asks a package.
+
+    What all rows have is compiled once, when it is made; the grammars of a batch in the phase `compile`.
 
     Args:
         grammar: what all rows have, or the text of the grammar of each row of a batch.
@@ -96,7 +97,7 @@ class EngineProcessor(ABC):
 
     @abstractmethod
     def matchers(self, constraint: Constraint) -> Callable[[], Any]:
-        """What makes matchers, which know which tokens may follow, at the beginning of the text."""
+        """Return the maker of matchers at the beginning of the text, which know the allowed next tokens."""
 
     @abstractmethod
     def accept(self, matcher: Any, token: int) -> None:
@@ -212,6 +213,7 @@ class XGrammar(EngineProcessor):
         return None
 
     def matchers(self, constraint: Constraint) -> Callable[[], Any]:
+        """Compile a constraint, and return the maker of its matchers."""
         kind = {"schema": "json_schema", "regex": "regex"}.get(constraint.kind, "grammar")
         compiled = getattr(self._compiler, f"compile_{kind}")(constraint.grammar(self.notation))
         return lambda: self.package.GrammarMatcher(compiled, override_stop_tokens=self.closing)
@@ -254,6 +256,7 @@ class LLGuidance(EngineProcessor):
         return took_ns
 
     def matchers(self, constraint: Constraint) -> Callable[[], Any]:
+        """Compile a constraint, and return the maker of its matchers."""
         text, matcher_of = constraint.grammar(self.notation), self.package.LLMatcher
         if constraint.kind == "schema":
             text = matcher_of.grammar_from_json_schema(text)
@@ -308,6 +311,7 @@ class Outlines(_WithoutGrammar):
     name, module, package_name = "outlines", "outlines_core", "outlines-core"
 
     def prepare(self, target: ProcessorTarget) -> int | None:
+        """Make the vocabulary of the package."""
         tokens: dict[bytes, list[int]] = {}
         for token, piece in _texts(target):
             tokens.setdefault(piece, []).append(token)
@@ -315,15 +319,18 @@ class Outlines(_WithoutGrammar):
         return None
 
     def matchers(self, constraint: Constraint) -> Callable[[], Any]:
+        """Compile a constraint, and return the maker of its matchers."""
         of_schema = importlib.import_module("outlines_core.json_schema").build_regex_from_schema
         text = of_schema(constraint.text) if constraint.kind == "schema" else constraint.text
         index = self.package.Index(text, self._vocabulary)
         return lambda: self.package.Guide(index)
 
     def accept(self, matcher: Any, token: int) -> None:
+        """Advance a matcher by a token."""
         matcher.advance(token, return_tokens=False)
 
     def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
+        """Write the masks of the matchers into rows of `mask`."""
         for matcher, row in zip(matchers, rows, strict=True):
             matcher.write_mask_into(mask[row].data_ptr(), mask.shape[1], mask.element_size())
 
@@ -335,6 +342,7 @@ class LMFormatEnforcer(_WithoutGrammar):
     by_masks = True  # a prefix of which it made no mask is a new text
 
     def prepare(self, target: ProcessorTarget) -> int | None:
+        """Make the vocabulary of the package."""
         data = importlib.import_module("lmformatenforcer.tokenenforcer").TokenEnforcerTokenizerData
         tokens = [(token, piece.decode(errors="replace"), False) for token, piece in _texts(target)]
 
@@ -345,6 +353,8 @@ class LMFormatEnforcer(_WithoutGrammar):
         return None
 
     def matchers(self, constraint: Constraint) -> Callable[[], Any]:
+        """Compile a constraint, and return the maker of its matchers."""
+
         def parser() -> Any:
             if constraint.kind == "schema":
                 return self.package.JsonSchemaParser(json.loads(constraint.text))
@@ -354,9 +364,11 @@ class LMFormatEnforcer(_WithoutGrammar):
         return lambda: (self.package.TokenEnforcer(self._data, parser()), [])
 
     def accept(self, matcher: Any, token: int) -> None:
+        """Advance a matcher by a token."""
         matcher[1].append(token)
 
     def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
+        """Write the masks of the matchers into rows of `mask`."""
         for (enforcer, tokens), row in zip(matchers, rows, strict=True):
             mask[row] = torch.as_tensor(enforcer.get_allowed_tokens(tokens).allowed_tokens)
 

@@ -195,15 +195,18 @@ class Observed(LogitsProcessor):
 
     @property
     def masked_logits(self) -> list[int] | None:
+        """The masked logits of each row, as the processor counts them."""
         count = partial(getattr, self._processor, "masked_logits", None)
         counts: list[int] | None = self._observed("masked_logits", count, self._rows)
         return counts
 
     @property
     def looked_ns(self) -> int:
+        """The time of looking, of all observers, ns."""
         return sum(getattr(each, "looked_ns", 0) for each in (self._processor, *self._observers))
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Mask the scores of a step."""
         rows, call = range(len(scores)), partial(self._processor, input_ids, scores)
         return self._masks(call, scores, rows, [self._calls] * len(rows), input_ids)
 
@@ -254,6 +257,7 @@ class Checked:
         return counts
 
     def forced(self, call: Callable[[], Any], row: int, position: int) -> list[int]:
+        """Return the forced tokens at a position. Raises ProcessorError."""
         where = f"at position {position} of row {row}"
         with self._user.blamed(f"failed to give what is forced {where}:"):
             tokens = [operator.index(token) for token in call()]
@@ -262,10 +266,12 @@ class Checked:
         return tokens
 
     def state(self, call: Callable[[], Any], row: int, position: int) -> int:
+        """Return the state at a position. Raises ProcessorError."""
         with self._user.blamed(f"failed to give the state at position {position} of row {row}:"):
             return operator.index(call())
 
     def masks(self, call: Callable[[], Any], scores: Tensor, at: MaskCall) -> Tensor:
+        """Mask the scores and check them. Raises ProcessorError."""
         rows, expected = at.rows, (tuple(scores.shape), scores.dtype, scores.device)
         where = f"rows {rows[0]} to {rows[-1]}" if len(rows) > 1 else f"row {rows[0]}"
         with self._user.blamed("raised", f", at step {at.number}, {where}", at.number):

@@ -59,7 +59,7 @@ class TokenTable:
 
 
 def _numbered(marks: Iterable[tuple[int, tuple[int, int]]]) -> dict[int, int]:
-    """Number tokens from 0 on, the same for those with the same marks."""
+    """Give tokens numbers from 0 on, the same for those with the same marks."""
     of_token: dict[int, list[tuple[int, int]]] = {}
     for token, mark in marks:
         of_token.setdefault(token, []).append(mark)

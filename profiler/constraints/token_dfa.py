@@ -242,6 +242,7 @@ class TokenDfaBatch(LogitsProcessor):
         return scores.masked_fill_(self._forbidden[self._at[:, None] + self._kinds], -math.inf)
 
     def mask(self, scores: Tensor, places: RowPositions) -> Tensor:
+        """Mask the scores at the positions of rows."""
         at = [self._counted(row, position) for row, position in zip(places.rows, places.positions, strict=True)]
         if self._by_row:
             return self._masked_by_row(scores, [dfa.form(state) for dfa, state in at])

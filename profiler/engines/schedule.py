@@ -77,8 +77,9 @@ class Schedule:
         return self._chunk(parts, None, ())
 
     def next(self, chosen: Sequence[int] | None) -> Chunk | None:
-        """Return the chunk after a choice (by row of the chunk before; None: not known here); None if every row has
-        ended.
+        """Return the chunk after a choice; None if every row has ended.
+
+        The choice is by row of the chunk before; None: not known here.
         """
         self._choices.append([])
         parts: dict[int, list[int]] = {}

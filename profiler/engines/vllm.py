@@ -364,7 +364,7 @@ class VLLM:
 
 
 def _constraint_key(prompt: Prompt) -> object:
-    """What constrains a prompt in its own way; None: nothing."""
+    """Return what constrains a prompt in its own way; None: nothing."""
     if prompt.body is None:
         return prompt.constraint
     names = constraints_of(prompt.body)

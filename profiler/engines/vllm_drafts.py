@@ -50,7 +50,7 @@ class DraftCounter:
 
     @contextmanager
     def watching(self, core: Any) -> Iterator[None]:
-        """Looks at drafts inside the block; `done` is to be called after each step."""
+        """Look at drafts inside the block; `done` is to be called after each step."""
         scheduler, executor = core.scheduler, core.model_executor
         runner = executor.driver_worker.worker.model_runner
         update, execute, propose = (
@@ -89,7 +89,7 @@ class DraftCounter:
             yield
 
     def done(self, name: str, tokens: int, finished: bool) -> None:
-        """A step has ended that gave a request so many tokens: drafts that it accepted, and one more."""
+        """Note that a step gave a request so many tokens: drafts that it accepted, and one more."""
         if (made := self._verified.pop(name, None)) is None:
             return
         counts = self._counts.setdefault(name, dict.fromkeys(_COUNTS, 0))
@@ -104,5 +104,5 @@ class DraftCounter:
         counts["rollbacks"] += by_model
 
     def of(self, name: str) -> Drafts:
-        """What came of the drafts of a request."""
+        """Return the outcome of the drafts of a request."""
         return Drafts(**self._counts.get(name, dict.fromkeys(_COUNTS, 0)))

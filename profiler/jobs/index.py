@@ -49,8 +49,9 @@ def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def alike(path: Path, over: str | None = None) -> list[tuple[str, list[Path]]]:
-    """Return the traces of a sweep (folder or results) in groups that differ in one option alone, by what each group
-    shares.
+    """Return the traces of a sweep in groups that differ in one option alone, by what each group shares.
+
+    path: its folder or results.
 
     One group is all of a sweep with one option that varies; nothing comes of another path.
 

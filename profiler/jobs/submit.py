@@ -105,8 +105,10 @@ def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
 
 @contextlib.contextmanager
 def _outside_of_a_job() -> Iterator[None]:
-    """Hide the Slurm job that this process runs in: sbatch passes the environment on, where the memory or tasks of an
-    interactive job would contradict those of the new one.
+    """Hide the Slurm job that this process runs in.
+
+    sbatch passes the environment on, where the memory or tasks of an interactive job would contradict those of the new
+    one.
     """
     names = [name for name in os.environ if name.startswith(_OF_A_JOB) and name not in _OF_THE_CLUSTER]
     kept = {name: os.environ.pop(name) for name in names} if "SLURM_JOB_ID" in os.environ else {}

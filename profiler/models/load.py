@@ -95,7 +95,10 @@ def load(settings: CaptureSettings, report: Report = lambda layer, layers: None,
 
 
 def load_target(name: str) -> ProcessorTarget:
-    """Load what a processor needs of a tokenizer without a model: logits as wide as the preset's, or as the vocabulary."""
+    """Load what a processor needs of a tokenizer without a model.
+
+    Logits are as wide as the preset's, or as the vocabulary.
+    """
     tokenizer = _load_tokenizer(name, False, None if name in VOCABULARIES else only_local("tokenizer", name))
     _check_tokenizer(name, tokenizer)
     table, eos = token_bytes(tokenizer), tokenizer.eos_token_id

@@ -144,7 +144,10 @@ def _shown(inside: str, form: TextFormat) -> str:
 
 
 def judge(text: str, molecule: Molecule, kinds: str, form: TextFormat = DEFAULT) -> tuple[bool | None, str | None]:
-    """Return `valid` and `problem` of a `SequenceRun` with this text and these kinds; both None if RDKit was missing."""
+    """Return `valid` and `problem` of a `SequenceRun` with this text and these kinds.
+
+    Both are None if RDKit was missing.
+    """
     try:
         problem = check(text, molecule, form)
     except MissingExtraError:

@@ -216,7 +216,7 @@ def read_requests(path: Path, count: int | None) -> Prompts:
 
 
 def whole_of_body(body: Body) -> Constraint | None:
-    """What the text of an answer to a request is to keep to, where it can be judged."""
+    """Return the constraint of an answer to a request, where it can be judged."""
     found = constraint_text(body)
     return None if found is None else Constraint(*found)
 

@@ -114,6 +114,7 @@ class RecordedSteps:
 
     @property
     def count(self) -> int:
+        """The number of recorded steps."""
         return 0 if self.window is None else self.window.last_step - self.window.first_step + 1
 
 
@@ -172,6 +173,7 @@ class Clock(Marks):
 
     @contextmanager
     def setup(self, name: str, batch: int) -> Iterator[None]:
+        """Measure the time of the block as set-up."""
         began = self.clock()
         if self._running is None:
             yield
@@ -181,9 +183,11 @@ class Clock(Marks):
         self._setup_ns[name] += self.clock() - began
 
     def expect(self, steps: int | None) -> None:
+        """Note the most steps of the next batch."""
         self._most = steps
 
     def begin(self, batch: int) -> None:
+        """Begin a batch."""
         self._batch, self._before = batch, self.recorded
         self._windows = self._plan.windows(batch, [call.steps for call in self.calls], self._most)
         self._most = None
@@ -192,6 +196,7 @@ class Clock(Marks):
         self._call = CallTimes(self.clock())
 
     def forward(self) -> None:
+        """Begin the forward of a step."""
         if (call := self._call) is None:  # of another thread, which outlives the recording
             return
         step = call.steps
@@ -211,18 +216,23 @@ class Clock(Marks):
         call.marks.append((0, ended))
 
     def processor(self) -> None:
+        """Begin the processors of a step."""
         self._mark(1)
 
     def sampling(self) -> None:
+        """Begin the sampling of a step."""
         self._mark(2)
 
     def bookkeeping(self) -> None:
+        """Begin the bookkeeping of a step."""
         self._mark(3)
 
     def gap(self) -> None:
+        """Begin the time between two steps."""
         self._mark(_GAP)
 
     def each(self, index: int, label: str) -> None:
+        """Begin the call of one processor."""
         now = self.clock()
         self._end_each(now)
         self._each = index, now
@@ -230,6 +240,7 @@ class Clock(Marks):
             self._running.each(index, label)
 
     def end(self) -> None:
+        """End a batch."""
         if (call := self._call) is None:
             return
         call.ended_ns = self.clock()
@@ -255,6 +266,7 @@ class Clock(Marks):
         self._call = None
 
     def enough(self) -> bool:
+        """Return True if all steps that are asked for are recorded."""
         plan = self._plan
         if not plan.ends or plan.window is None or self._call is None:
             return False
@@ -340,7 +352,7 @@ class Clock(Marks):
             self._each = None
 
     def _record(self, step: int) -> None:
-        """Starts, goes on with, or ends a recording before a step."""
+        """Start, go on with, or end a recording before a step."""
         if self._windows and self._running is not None and step > self._windows[0][1]:
             self._stop()
         if self._running is None and self._windows and step == self._windows[0][0]:

@@ -55,7 +55,10 @@ class Interrupts:
 
     @contextlib.contextmanager
     def raised(self) -> Iterator[None]:
-        """End the block by a KeyboardInterrupt at an interrupt inside it, unless the program has a handler of its own."""
+        """End the block by a KeyboardInterrupt at an interrupt inside it.
+
+        A handler of the program's own is called in its place.
+        """
         self._raises = self._handler is signal.default_int_handler
         try:
             yield
@@ -88,7 +91,10 @@ def trim(problem: BaseException) -> None:
 
 
 def _without_own(frames: types.TracebackType | None) -> types.TracebackType | None:
-    """Return the frames of a traceback without molprof's, what these called of `contextlib`, and what starts a module."""
+    """Return the frames of a traceback that are the program's.
+
+    Left out are molprof's, what these called of `contextlib`, and what starts a module.
+    """
     kept: list[types.TracebackType] = []
     left = False
     while frames is not None:

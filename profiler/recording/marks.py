@@ -58,7 +58,7 @@ class Marks:
         return nullcontext()
 
     def expect(self, steps: int | None) -> None:
-        """The next batch has at most so many steps; None: that is not known."""
+        """Note that the next batch has at most so many steps; None: that is not known."""
 
     def begin(self, batch: int) -> None:
         """`generate` is about to be called for a batch."""

@@ -396,7 +396,7 @@ def _name_of(model: Any) -> str:
 
 
 def _sizes_of(model: Any) -> dict[str, Any]:
-    """What `Resolved` holds of a model, as far as its config tells."""
+    """Return what `Resolved` holds of a model, as far as its config tells."""
     names = ("family", "parameters", "layers", "hidden", "heads", "kv_heads", "logits_width", "dtype", "device")
     known: dict[str, Any] = dict.fromkeys(names)
     if model is None:

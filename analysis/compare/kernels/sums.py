@@ -368,7 +368,7 @@ def _changes(
 
 
 def _hunks(changes: Sequence[WorkChange]) -> list[Hunk]:
-    """Return runs of changes without a match, those that differ in the same way together, the largest difference first."""
+    """Return runs of changes without a match, alike ones together, the largest difference first."""
     found: dict[Hashable, Hunk] = {}
     before: WorkChange | None = None
     runs = [(number, list(group)) for number, group in itertools.groupby(changes, key=lambda change: change.hunk)]

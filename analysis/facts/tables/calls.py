@@ -40,9 +40,7 @@ def _launches(facts: Facts) -> Sequence[Column]:
 
 
 def _placed_calls(facts: Facts) -> tuple[Array, Array]:
-    """Return the number of the names around each call that starts work or waits, once each, and the first call with
-    them.
-    """
+    """Return the names around each call that starts work or waits, as numbers, and the first call with them."""
     work = facts.work.call
     placed = np.unique(np.concatenate([work[work != NONE], facts.syncs, facts.launches]))
     stacks, first = np.unique(facts.call_stacks[placed], return_index=True)

@@ -71,7 +71,7 @@ def _launches_of_several(facts: Facts) -> Sequence[Column]:
 
 
 def _unnumbered_launches(facts: Facts) -> Sequence[Column]:
-    """Launches of kernels and graphs without a correlation number, in order of slice."""
+    """Return the launches of kernels and graphs without a correlation number, in order of slice."""
     launches = np.append(facts.launches, facts.graph_launches)
     return [np.sort(facts.calls.id[launches[facts.calls.number[launches] == NO_NUMBER]])]
 

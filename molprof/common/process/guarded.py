@@ -244,7 +244,10 @@ def _answer(target: str, arguments: list[Any]) -> dict[str, Any]:
 
 
 def _taken_by_others(message: str) -> str:
-    """Return what other programs held of a GPU's memory, where an allocation would have fitted without it; else empty."""
+    """Return what other programs held of a GPU's memory, where an allocation would have fitted without it.
+
+    Empty elsewhere.
+    """
     found = _OF_GPU.search(message)
     if found is None:
         return ""

@@ -1,0 +1,1 @@
+"""Checkpoints of the presets, as data of the package."""
