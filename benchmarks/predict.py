@@ -201,9 +201,7 @@ def checks_of(
     recorded: Sequence[tuple[str, Figures, Figures]],
     sources: list[TraceCosts],
 ) -> Iterator[HeldOutCheck]:
-    """Yield a run predicted for each GPU that a trace of the model was recorded on, with and without others of that
-    GPU.
-    """
+    """Yield a run predicted for each GPU that has a trace of the model, with and without others of that GPU."""
     others = [source for source in sources if source.model != model]
     for device, of_steps, of_forward in recorded:
         peaks = peaks_of(device)

@@ -38,9 +38,7 @@ IDLE_CAUSES = {
     "other": "queued work not started",
 }
 Verdict = Literal["exact", "bounded", "not_to_be_had"]
-Group = Literal[
-    "gpu_work", "gpu_time", "gpu_idle", "launches", "links", "graphs", "steps", "host_time", "allocations"
-]  # fmt: skip
+Group = Literal["gpu_work", "gpu_time", "gpu_idle", "launches", "links", "graphs", "steps", "host_time", "allocations"]
 # Groups of figures, in the order of display: what people call each.
 TITLES: Mapping[Group, str] = {
     "gpu_work": "GPU work",
@@ -424,11 +422,9 @@ class Report(Struct, frozen=True):
         tables = {table.name: table.to_json() for table in self.tables}
         findings = [finding.to_json() for finding in self.findings]
         fields: dict[str, Any] = plain({**to_builtins(self), "tables": tables, "findings": findings})
-        for name in ("software", "environment", "has_shapes", "capabilities"):
+        unread = [name for name in ("read_as", "long_names") if not fields["trace"][name]]
+        for name in ("software", "environment", "has_shapes", "capabilities", *unread):
             del fields["trace"][name]
-        for name in ("read_as", "long_names"):
-            if not fields["trace"][name]:
-                del fields["trace"][name]
         return fields
 
 
@@ -437,12 +433,11 @@ def combined(bounds: Iterable[Bound]) -> tuple[Bound, ...]:
     found: dict[str, Bound] = {}
     for bound in bounds:
         known = found.get(bound.figure)
-        if known is None:
-            found[bound.figure] = bound
-            continue
-        low = None if known.low is None or bound.low is None else known.low - (bound.value - bound.low)
-        high = None if known.high is None or bound.high is None else known.high + (bound.high - bound.value)
-        found[bound.figure] = Bound(bound.figure, low, bound.value, high)
+        if known is not None:
+            low = None if known.low is None or bound.low is None else known.low - (bound.value - bound.low)
+            high = None if known.high is None or bound.high is None else known.high + (bound.high - bound.value)
+            bound = Bound(bound.figure, low, bound.value, high)
+        found[bound.figure] = bound
     return tuple(found.values())
 
 

@@ -263,10 +263,7 @@ class TracePass(Cursor):
         return None
 
     def _array(self) -> Iterator[TracePart]:
-        """Yield the parts from behind `[` to behind `]`.
-
-        Raises TraceError, and what `read` raises for a whole event.
-        """
+        """Yield the parts from behind `[` to behind `]`. Raises TraceError, and what `read` raises."""
         if self.peek() == b"]":
             self.at += 1
             return
@@ -331,10 +328,7 @@ class TracePass(Cursor):
         return memoryview(self.data)[begin : self.at], place + 1 - begin
 
     def _across(self) -> tuple[memoryview, int] | None:
-        """Return the same where a chunk ends within an event.
-
-        The piece is copied, the rest of the next chunk is not.
-        """
+        """Return the same where a chunk ends within an event: the piece is copied, and no more of the next chunk."""
         rest = memoryview(self.data)[self.at :]
         if not self.turn():
             return None
@@ -405,10 +399,7 @@ class TracePass(Cursor):
         return ends, next((match[0] for match in separators if match), None), closing
 
     def _until_wrong(self, ends: list[int], error: Exception) -> tuple[list[TracePart], int]:
-        """Return the events before the first that does not decode, and their end.
-
-        Raises TraceError if it is the first.
-        """
+        """Return the events before the first that does not decode, and their end. Raises TraceError if none is."""
         parts: list[TracePart] = []
         start = self.at
         for end in ends:

@@ -265,9 +265,7 @@ class PartReader:
         self.kinds = numbered()
 
     def read(self, text: bytes | memoryview) -> TracePart:
-        """Return the part of a JSON array of events.
-
-        Raises WrongEventError, or one of WRONG_TEXT if it does not decode.
+        """Return the part of a JSON array of events. Raises WrongEventError, or one of WRONG_TEXT.
 
         The memory of `text` may be used again afterwards.
         """

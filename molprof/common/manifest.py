@@ -137,8 +137,7 @@ class Timings(Struct, frozen=True):
     warmup_compiles: list[int | None] | None = None
     warmup_compile_ns: list[int | None] | None = None
     load_ns: int | None = None  # loading the model; None if not recorded, as the next two
-    # the most bytes of the tensors of a KV cache of transformers before a forward of a warm-up pass, each storage once
-    kv_cache_bytes: int | None = None
+    kv_cache_bytes: int | None = None  # the most of transformers' KV cache before a forward of a warm-up pass
     graph_breaks: int | None = None  # where torch.compile ended a graph, in all passes; 0 without compiling
     # peak_memory_bytes, peak_memory_of: the most memory in the timed passes, and which memory that is
     peak_memory_bytes: int | None = None
@@ -428,10 +427,7 @@ def from_json(raw: Any) -> Manifest:
 
 
 def _from_schema_1(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the manifest as one of schema 2.
-
-    In schema 1 `model` and `generation` hold settings and what they became.
-    """
+    """Return the manifest as one of schema 2; in schema 1 `model` and `generation` hold settings and their outcome."""
     model = read_typed(raw.get("model"), dict[str, Any], "manifest: model")
     generation = read_typed(raw.get("generation"), dict[str, Any], "manifest: generation")
     resolved = {**generation, **model}
