@@ -131,6 +131,15 @@ class Checkout:
             and not any(word in ast.unparse(one) for one in node.decorator_list for word in EXEMPT)
         }
 
+    def names_twice(self) -> dict[str, list[str]]:
+        """Return the files of each class name that the package has several times, with or without an underscore."""
+        found: dict[str, list[str]] = {}
+        for path in self.modules.values():
+            for node in ast.walk(self.trees[path]):
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name.lstrip("_"), []).append(path)
+        return {name: paths for name, paths in found.items() if len(paths) > 1}
+
 
 def room(name: str) -> str:
     """Return the file or folder directly inside analysis, profiler or molprof that a module belongs to."""
@@ -183,6 +192,7 @@ def main(root: Path = ROOT) -> int:
         "Circles of rooms": list(map(" ".join, code.circles(True))),
         "Circles of modules": list(map(" ".join, code.module_circles())),
         "Long files": [f"{lines} {path}" for path, lines in code.long_files().items()],
+        "Class names used twice": [f"{name} {' '.join(paths)}" for name, paths in code.names_twice().items()],
         "Many parameters": [f"{count} {name}" for name, count in code.long_signatures().items()],
     }
     text = [

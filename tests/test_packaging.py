@@ -47,6 +47,7 @@ def test_what_code_may_import(code: Checkout) -> None:
 def test_files_are_short_and_functions_take_few_parameters(code: Checkout) -> None:
     assert code.long_files() == {}
     assert code.long_signatures() == {}
+    assert code.names_twice() == {}
 
 
 def test_libraries_do_not_print(code: Checkout) -> None:

@@ -81,7 +81,7 @@ ORDER BY call.ts, call.id
 )
 
 
-class _CapturedCall(NamedTuple):
+class _CallInCapture(NamedTuple):
     node: Node  # that it is or would be; named as the call records it, or the operator (torch.compile's Triton kernels)
     ts: int
     ts_end: int
@@ -101,7 +101,7 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
     for row in query_rows(engine, _CALLS)[1]:
         bare = Node(*row[:10])
         of = None if bare.operator_id is None else shapes.get(bare.operator_id)
-        calls.append(_CapturedCall(bare._replace(shapes=of, number=counts[bare.operator_id]), *row[10:]))
+        calls.append(_CallInCapture(bare._replace(shapes=of, number=counts[bare.operator_id]), *row[10:]))
         counts[bare.operator_id] += 1
     calls_around = _calls_around(engine, {call.node.operator_id for call in calls if call.work is None})
     # Names and grids of work that equal calls of equal operators start outside captures.
@@ -110,7 +110,7 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
         if call.work is not None and call.node.operator is not None:
             known[_KIND(call.node)].add((call.work, call.node.grid))
 
-    def node(call: _CapturedCall, begin: int, end: int) -> Node:
+    def node(call: _CallInCapture, begin: int, end: int) -> Node:
         found = call.node
         names = {name for name, _ in known.get(_KIND(found), ())} if not found.name else set()
         learned = len(names) == 1
@@ -154,7 +154,7 @@ def _calls_around(engine: TraceProcessor, items: Collection[int | None]) -> dict
     }
 
 
-def _captures(calls: Sequence[_CapturedCall]) -> Iterator[tuple[int, int, list[_CapturedCall]]]:
+def _captures(calls: Sequence[_CallInCapture]) -> Iterator[tuple[int, int, list[_CallInCapture]]]:
     """Begin, end, and calls without work; without recorded begins, all such calls that follow each other."""
     begins = [call for call in calls if "BeginCapture" in call.name]
     ends = [call for call in calls if "EndCapture" in call.name]
