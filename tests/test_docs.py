@@ -21,7 +21,7 @@ from molprof.commands import capture
 from molprof.queries.catalog import CatalogColumn, catalog, standalone_sql
 
 ROOT = Path(__file__).parent.parent
-# Command lines of the page for contributors are of what its recipes add.
+# Command lines of the page for contributors are of this checkout, those of recipes of what they add.
 PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs/contributing.md"})]
 CATALOG = catalog()
 # What Perfetto's own library uses; durations and times are not plain numbers.
@@ -142,7 +142,7 @@ def apply(path: Path, language: str, code: str) -> None:
 
 
 def test_recipes_work(tmp_path: Path) -> None:
-    """All recipes of the page for contributors, done to a copy, whose tests then pass."""
+    """All recipes, done to a copy, whose tests then pass."""
     package, ignored = tmp_path / "molprof", shutil.ignore_patterns("__pycache__", "goldens")
     shutil.copytree(ROOT / "molprof", package, ignore=ignored)
     for folder in ("analysis", "profiler", "queries"):
@@ -150,7 +150,9 @@ def test_recipes_work(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=ignored)
     for name in ("docs", "benchmarks", "traces", "setup.cfg", "tests/goldens"):
         (tmp_path / name).symlink_to(ROOT / name)
-    recipes = (ROOT / "docs/contributing.md").read_text(encoding="utf-8").partition("\n## Add a query\n")[2]
+    pages = re.findall(r"\]\((recipes/\w+\.md)\)", (ROOT / "docs/contributing.md").read_text(encoding="utf-8"))
+    assert {f"recipes/{page.name}" for page in (ROOT / "docs/recipes").glob("*.md")} == set(pages)
+    recipes = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in pages)
     tests = [f"tests/test_queries.py::test_cases[{name}]" for name in re.findall(r"`tests/sql/(\w+)\.txt`", recipes)]
     for source, name in re.findall(r"Copy \[`(docs/recipes/\w+\.\w+)`\]\(\S+\) to `(\S+)`", " ".join(recipes.split())):
         shutil.copy(ROOT / source, place(tmp_path, name))
