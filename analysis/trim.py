@@ -144,7 +144,7 @@ def _chosen(path: Path, steps: list[RecordedStep], wish: Wish) -> list[RecordedS
     if wish.steps is None:
         return []
     if not steps:
-        raise UsageError(f"{path} has no annotated steps", hint="give a stretch of time with --from and --to")
+        raise UsageError(f"{path} has no annotated steps", hint="give a span of time with --from and --to")
     batch = steps[0].batch if wish.batch is None else wish.batch
     known = [step for step in steps if step.batch == batch]
     first, last = wish.steps

@@ -50,7 +50,7 @@ GROUPS = {
         "ranks": "Show the ranks of a distributed job side by side.",
         "query": "Run SQL over one or more traces: a module of the package, a file, or text.",
         "replay": "Run one operator of a trace by itself, here, or write it as a script.",
-        "trim": "Cut a trace to some of its steps, phases, categories, or a stretch of time.",
+        "trim": "Cut a trace to some of its steps, phases, categories, or a span of time.",
         "export": "Write a trace with what molprof computes of it, for any Perfetto shell or UI.",
         "open": "Open traces, or all ranks of a job, in the Perfetto UI on this machine.",
         "mcp": "Serve traces to an assistant: a server of the Model Context Protocol.",

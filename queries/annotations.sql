@@ -1,4 +1,4 @@
--- Annotations: named stretches of the host's time, and whose steps or phases they mark.
+-- Annotations: named spans of the host's time, and whose steps or phases they mark.
 --
 -- Example:
 --   SELECT source, role, name, COUNT() AS count, SUM(dur) AS time_ns

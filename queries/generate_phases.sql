@@ -1,7 +1,7 @@
 -- Phases and steps of transformers: generate, continuous batching, the user's own loops around a model.
 --
 -- A single forward outside generate is no loop, and has no phases. In generate, a step goes from preparing its inputs, or
--- fetching drafts, to the next. What has no function of its own is a stretch between functions: setup from the start of
+-- fetching drafts, to the next. What has no function of its own is a span between functions: setup from the start of
 -- generate to its first step, sampling from the last logits processor to the end of the stopping criteria, bookkeeping
 -- from there to the next step.
 --
@@ -14,7 +14,7 @@ INCLUDE PERFETTO MODULE molprof.phase_slices;
 
 -- One row per phase of transformers, in order of start. Phases may contain others.
 CREATE PERFETTO TABLE molprof_generate_phase(
-  -- The slice that marks it; of a stretch one at its end or inside.
+  -- The slice that marks it; of a span one at its end or inside.
   id JOINID(slice.id),
   -- Start, ns since the trace's earliest event.
   ts TIMESTAMP,

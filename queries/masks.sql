@@ -19,7 +19,7 @@ INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.steps;
 INCLUDE PERFETTO MODULE molprof.tokens;
 
--- Steps of engines, with the numbers of their masks and of the stretches of steps that are alike.
+-- Steps of engines, with the numbers of their masks and of the spans of steps that are alike.
 CREATE PERFETTO TABLE _molprof_numbered_step AS
 SELECT
   step.id,
@@ -113,9 +113,9 @@ CREATE PERFETTO TABLE molprof_mask_step(
   dur DURATION,
   -- prefill, decode and so on, as in molprof.steps.
   kind STRING,
-  -- Number of the stretch of decode steps with as many sequences and masks, one after the other; null for other steps.
+  -- Number of the span of decode steps with as many sequences and masks, one after the other; null for other steps.
   stretch LONG,
-  -- Number of the step in its stretch, from 0.
+  -- Number of the step in its span, from 0.
   position LONG,
   -- Sequences of the step; null where not known.
   sequences LONG,

@@ -81,14 +81,14 @@ WITH
       ('sglang', 'worker', 'draft', 'sglang/srt/speculative/*worker*.py', 'forward_draft_extend_after_decode'),
       ('sglang', 'worker', 'verify', 'sglang/srt/speculative/*worker*.py', 'verify'),
       ('transformers', 'generate', 'generate', 'transformers/generation/utils.py', 'generate'),
-      -- Inside the stretch from the start of generate to the first forward.
+      -- Inside the span from the start of generate to the first forward.
       ('transformers', 'generate', 'setup', 'transformers/generation/utils.py', '_get_logits_processor'),
       ('transformers', 'generate', 'draft', 'transformers/generation/candidate_generator.py', 'get_candidates'),
       -- Models have their own.
       ('transformers', 'generate', 'prepare', '.py', 'prepare_inputs_for_generation'),
-      -- The end of the stretch in which a token is chosen, and the stopping criteria evaluated.
+      -- The end of the span in which a token is chosen, and the stopping criteria evaluated.
       ('transformers', 'generate', 'sampling', 'transformers/generation/stopping_criteria.py', '__call__'),
-      -- Inside the stretch from there to the next step.
+      -- Inside the span from there to the next step.
       ('transformers', 'generate', 'bookkeeping', 'transformers/generation/utils.py', '_has_unfinished_sequences'),
       -- The end of a forward where no module marks it, as in a compiled one.
       ('transformers', 'generate', 'forward', 'transformers/generation/utils.py', '_update_model_kwargs_for_generation'),

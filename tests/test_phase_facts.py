@@ -22,7 +22,7 @@ from tiny_trace import slice_, write
 from molprof.analysis.facts import loops
 from molprof.analysis.facts.gaps import NONE
 from molprof.analysis.facts.intervals import begins_inside, ends_before, last_begun
-from molprof.analysis.facts.phases import stretches
+from molprof.analysis.facts.phases import equal_spans
 from molprof.analysis.facts.processors import single_processors
 from molprof.analysis.facts.tables import install
 from molprof.analysis.facts.tokens import TokenText, block_texts, junk_runs
@@ -179,7 +179,7 @@ def test_single_processors(some: list[Function], functions: list[Function]) -> N
 
 @few
 @hypothesis.given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["decode", "prefill", None])), max_size=12))
-def test_stretches_of_steps_that_are_alike(rows: list[tuple[int, str | None]]) -> None:
+def test_spans_of_steps_that_are_alike(rows: list[tuple[int, str | None]]) -> None:
     rows.sort(key=lambda row: row[0])
     expected: list[tuple[int, int]] = []
     for _, some in groupby(rows, lambda row: row[0]):
@@ -188,7 +188,7 @@ def test_stretches_of_steps_that_are_alike(rows: list[tuple[int, str | None]]) -
             number, position = expected[-1] if expected else (0, -1)
             expected.append((number, position + 1) if shape == last else (number + 1, 0))
             last = shape
-    found = stretches(np.array([row[0] for row in rows], dtype=np.int64), [row[1] for row in rows], None)
+    found = equal_spans(np.array([row[0] for row in rows], dtype=np.int64), [row[1] for row in rows], None)
     assert list(zip(*(column.tolist() for column in found), strict=True)) == expected
 
 

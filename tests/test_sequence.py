@@ -102,7 +102,7 @@ def test_windows_over_very_long_sequences_follow_what_was_left_out() -> None:
         ("aa", [(0, 2, 1)]),
         ("aaaa", [(0, 1, 4)]),
         ("xyabcabcabcz", [(0, 2, 1), (2, 3, 3), (11, 1, 1)]),
-        # The shorter block goes first where both fold as much, and an unfinished stretch stays outside.
+        # The shorter block goes first where both fold as much, and an unfinished span stays outside.
         ("ababababa", [(0, 2, 4), (8, 1, 1)]),
         # Two stacks of layers, such as an encoder and a decoder.
         ("abcabcabc-defgdefgdefg", [(0, 3, 3), (9, 1, 1), (10, 4, 3)]),

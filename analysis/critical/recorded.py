@@ -29,7 +29,7 @@ Thread = tuple[int, int]  # upid, tid
 
 
 class ThreadInterval(NamedTuple):
-    """A named stretch of a thread's time."""
+    """A named span of a thread's time."""
 
     thread: Thread
     start_ns: int

@@ -356,8 +356,8 @@ class _ReplayRun:
 
     def _host_pieces(self, host: Mapping[Thread, list[tuple[int, int]]], pieces: dict[Piece, float]) -> None:
         """Add host time on the path by phase, in operators and outside."""
-        for thread, stretches in host.items():
-            start, end = (np.array([item[side] for item in stretches]) for side in (0, 1))
+        for thread, spans in host.items():
+            start, end = (np.array([item[side] for item in spans]) for side in (0, 1))
             operators = self.replay.operators.get(thread, Union((), ()))
             rest = [self._host_ns(thread, start, end, operators).sum(), self._host_ns(thread, start, end).sum()]
             for phase, union in self.replay.innermost.get(thread, {}).items():

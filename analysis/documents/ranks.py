@@ -12,7 +12,7 @@ from msgspec import to_builtins
 from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.ranks import RankedJob
-from molprof.analysis.ranks.path import Crossing, Stretch
+from molprof.analysis.ranks.path import Crossing, PathSpan
 from molprof.analysis.ranks.split import Straggler
 from molprof.common.document import Document, Name, Section, Table, named, objects, table_of
 from molprof.common.values import Range, Unit, counted, cut, percent_text, short_name, time_text
@@ -153,19 +153,19 @@ def _path(job: RankedJob) -> list[Section]:
     """Return the critical path over ranks: its time by rank, and the longest waits at which it goes over to another."""
     if not job.path:
         return []
-    of_rank: dict[int, list[Stretch]] = defaultdict(list)
-    for stretch in job.path:
-        of_rank[stretch.rank].append(stretch)
-    whole = sum(stretch.wall_ns for stretch in job.path)
+    of_rank: dict[int, list[PathSpan]] = defaultdict(list)
+    for span in job.path:
+        of_rank[span.rank].append(span)
+    whole = sum(span.wall_ns for span in job.path)
     rows = [{"rank": rank, "times": len(each), **_added(each, _PATH)} for rank, each in sorted(of_rank.items())]
     table = table_of(
         rows,
-        ("rank", "index"), ("stretches", "count", "times"), ("on the path", "ns", "wall_ns"),
+        ("rank", "index"), ("spans", "count", "times"), ("on the path", "ns", "wall_ns"),
         ("share", "ratio", lambda row: row["wall_ns"] / whole),
         ("compute", "ns", "compute_ns"), ("communication", "ns", "exposed_ns"), ("waiting", "ns", "waiting_ns"),
         ("idle", "ns", "idle_ns"),
     )  # fmt: skip
-    crossings = [stretch.crossing for stretch in job.path if stretch.crossing is not None]
+    crossings = [span.crossing for span in job.path if span.crossing is not None]
     longest = sorted(crossings, key=lambda item: -item.waited_ns)[:_RANKS_NAMED]
     notes = [
         f"From the end back, through the rank that each collective waited for: {time_text(whole)} in all. Only what is "

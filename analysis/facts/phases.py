@@ -1,4 +1,4 @@
-"""Phases of threads: which of those that are open at a moment is the innermost; stretches of steps that are alike."""
+"""Phases of threads: which of those that are open at a moment is the innermost; spans of steps that are alike."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def followed_by(phases: Phases, is_first: Array, is_next: Array) -> Array:
     return found
 
 
-def stretches(processes: Array, shapes: Sequence[Hashable], nothing: Hashable) -> tuple[Array, Array]:
-    """Return the number of the stretch of equal steps that each step is in, and its position in it, from 0.
+def equal_spans(processes: Array, shapes: Sequence[Hashable], nothing: Hashable) -> tuple[Array, Array]:
+    """Return the number of the span of equal steps that each step is in, and its position in it, from 0.
 
-    A stretch begins with a step that differs in its shape from the step before it in its process. Before the first
+    A span begins with a step that differs in its shape from the step before it in its process. Before the first
     stands `nothing`.
 
     processes: of steps in order of process and start.

@@ -78,7 +78,7 @@ def align_by(levels: Sequence[Level]) -> list[Match]:
 
 
 def _best(levels: Sequence[Level], number: int, here: range, there: range) -> list[Match]:
-    """Return the matches of two stretches by a level and those after it."""
+    """Return the matches of two spans by a level and those after it."""
     if number == len(levels) or not here or not there:
         return []
     first, other = levels[number]
@@ -208,7 +208,7 @@ def _bits(places: Sequence[int], size: int) -> int:
 
 
 class RepeatedBlock(NamedTuple):
-    """`times` equal stretches of `length` places, one after the other, the first at `start`."""
+    """`times` equal spans of `length` places, one after the other, the first at `start`."""
 
     start: int
     length: int
@@ -216,14 +216,14 @@ class RepeatedBlock(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The place behind the last stretch."""
+        """The place behind the last span."""
         return self.start + self.length * self.times
 
 
 def blocks(keys: Sequence[Hashable]) -> list[RepeatedBlock]:
     """Return the sequence as blocks, in order, which hold every place once; what does not repeat has `times` 1.
 
-    Of all blocks the one goes first that folds the most places into one stretch, of equal ones the shortest, then the
+    Of all blocks the one goes first that folds the most places into one span, of equal ones the shortest, then the
     earliest. What is left on both sides of it is split in the same way.
     """
     numbers: dict[Hashable, int] = {}
@@ -255,7 +255,7 @@ def _longest(sequence: np.ndarray) -> RepeatedBlock | None:
         runs = edges[1::2] - edges[::2]
         if not len(runs):
             continue
-        # A run of `length` equal pairs is one more stretch.
+        # A run of `length` equal pairs is one more span.
         longest = int(np.argmax(runs // length))
         more = int(runs[longest]) // length
         if more * length >= LEAST_FOLDED and (best is None or more * length > best[0]):

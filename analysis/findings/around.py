@@ -46,7 +46,7 @@ def of_pieces(known: TraceFacts, times: np.ndarray) -> list[Row]:
     work = known.facts.work
     chosen = np.flatnonzero(times)
     if known.report.run is not None:
-        chosen = chosen[known.scope.stretches.holds(work.ts[chosen])]
+        chosen = chosen[known.scope.spans.holds(work.ts[chosen])]
     return _known_calls(known, work.call[chosen], times[chosen])
 
 

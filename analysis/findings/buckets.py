@@ -66,7 +66,7 @@ def small_all_reduces(known: TraceFacts) -> FindingEvidence | None:
     is_named_so = [name.category == "kernel" and is_named(name.name, _ALL_REDUCE) for name in facts.names]
     chosen = np.array(is_named_so, dtype=bool)[facts.name_of]
     if known.report.run is not None:
-        chosen &= known.scope.stretches.covered(work.ts, work.ts + 1) > 0
+        chosen &= known.scope.spans.covered(work.ts, work.ts + 1) > 0
     if chosen.sum() < _LEAST_PER_STEP:
         return None
     chosen = _joinable(known, chosen)

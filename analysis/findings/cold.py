@@ -196,8 +196,8 @@ def cold_start(known: TraceFacts) -> FindingEvidence | None:
         recorded_compiling(known),
     )
     scope = known.scope
-    first_ns, specialized_ns, compiled_ns = (scope.stretches.common_ns(part) for part in parts)
-    time_ns = scope.stretches.common_ns(parts[0] | parts[1] | parts[2])
+    first_ns, specialized_ns, compiled_ns = (scope.spans.common_ns(part) for part in parts)
+    time_ns = scope.spans.common_ns(parts[0] | parts[1] | parts[2])
     if time_ns < _LEAST_SHARE * scope.recorded_ns:
         return None
     said = []

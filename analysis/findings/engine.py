@@ -77,7 +77,7 @@ def _growth(values: np.ndarray) -> tuple[float, float, float] | None:
     return float(np.median(slopes)), float(slopes[low]), float(slopes[len(slopes) - 1 - low])
 
 
-def _longest_stretch(steps: Frame) -> Frame | None:
+def _longest_span(steps: Frame) -> Frame | None:
     """Return the longest run of decode steps with the same sequences, in which masks are filled."""
     steps = steps.where((steps["stretch"] >= 0) & (steps["fill_ns"] > 0) & (steps["masks"] > 0))
     if not len(steps):
@@ -220,7 +220,7 @@ def mask_fill_grows(known: TraceFacts) -> FindingEvidence | None:
 
     Gain: all filling above the median of the first quarter of those steps, of a GPU's trace while no device worked.
     """
-    steps = _longest_stretch(known.frame(_STEPS))
+    steps = _longest_span(known.frame(_STEPS))
     if steps is None:
         return None
     each_ns = (steps["fill_ns"] / steps["masks"]).astype(np.float64)

@@ -59,7 +59,7 @@ class Inside(Struct, frozen=True):
         """Count and time of the GPU work that is launched in them, of a run in its recorded steps."""
         work, chosen = known.facts.work, self.work(known)
         if known.report.run is not None:
-            chosen &= known.scope.stretches.covered(work.ts, work.ts + 1) > 0
+            chosen &= known.scope.spans.covered(work.ts, work.ts + 1) > 0
         return int(chosen.sum()), int((work.ts_end - work.ts)[chosen].sum())
 
     def idle_ns(self, known: TraceFacts, causes: Collection[str]) -> tuple[int, int]:
@@ -68,7 +68,7 @@ class Inside(Struct, frozen=True):
         chosen = (idle.position == 0) & ~idle.is_long & (idle.call != NONE) & np.append(self.calls, False)[idle.call]
         times = parts.time_ns
         if known.report.run is not None:
-            shared = known.scope.stretches.covered(idle.ts, idle.ts_end)[parts.idle]
+            shared = known.scope.spans.covered(idle.ts, idle.ts_end)[parts.idle]
             times = times * shared // np.maximum(1, idle.ts_end - idle.ts)[parts.idle]
         mine = chosen[parts.idle] & np.isin(parts.cause, [CAUSES.index(cause) for cause in causes]) & (times > 0)
         return len(np.unique(parts.idle[mine])), int(times[mine].sum())

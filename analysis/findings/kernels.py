@@ -154,7 +154,7 @@ def library_chains(known: TraceFacts) -> FindingEvidence | None:
         return None
     rows = _chains(known)
     if known.report.run is not None:
-        rows = rows.where(known.scope.stretches.covered(rows["ts"], rows["ts"] + 1) > 0)
+        rows = rows.where(known.scope.spans.covered(rows["ts"], rows["ts"] + 1) > 0)
     chains: dict[str, list[int]] = {}
     is_known = np.array([chain in known_by for chain in rows["chain"].tolist()], dtype=bool)
     rows = rows.where(is_known)  # else no library does it on this platform

@@ -81,13 +81,13 @@ class IdlePart(Struct, frozen=True):
 class Scope(Struct, frozen=True):
     """Recorded time, and what it stands for."""
 
-    stretches: Union  # the recorded steps, or the whole span of a foreign trace
+    spans: Union  # the recorded steps, or the whole span of a foreign trace
     steps: int | None  # recorded steps; None for a foreign trace
-    recorded_ns: int  # length of the stretches, profiled
+    recorded_ns: int  # length of the spans, profiled
     base_ns: float  # the same unprofiled, where known
     wall_ratio: float  # share of the run's wall time that steps of the recorded kind take; 1 for a foreign trace
     devices: int  # devices with work
-    busy_ns: int  # time of the stretches in which each device worked, summed over devices
+    busy_ns: int  # time of the spans in which each device worked, summed over devices
     run: Run | None  # the run's figures; None for a foreign trace
 
     @property
@@ -207,8 +207,8 @@ class TraceFacts:
         starts, ends = spans["ts"], spans["ts_end"]
         if run is None:
             starts, ends = starts + self.unknown.get("before", 0), ends - self.unknown.get("after", 0)
-        stretches = Union(starts, ends)
-        recorded_ns = stretches.length_ns
+        spans = Union(starts, ends)
+        recorded_ns = spans.length_ns
         if recorded_ns <= 0:
             return None
         devices = self.report.devices
@@ -223,7 +223,7 @@ class TraceFacts:
         else:
             work = self.frame(_WORK)
             masks = [work["device"] == device for device in set(work["device"].tolist())]
-            busy_ns = sum(stretches.common_ns(Union(work["ts"][mine], work["ts_end"][mine])) for mine in masks)
+            busy_ns = sum(spans.common_ns(Union(work["ts"][mine], work["ts_end"][mine])) for mine in masks)
             if run.profiled_ratio and run.profiled_ratio > 0:
                 base_ns = recorded_ns / run.profiled_ratio
             if run.wall_ns.median:
@@ -231,7 +231,7 @@ class TraceFacts:
                 names = [name for name in (*STEP_PHASES, "prefill") if run.phases[name].host_ns is not None]
                 wall_ratio = min(1.0, sum(run.phases[name].wall_ns or 0 for name in names) / run.wall_ns.median)
         steps = None if run is None else len(spans["ts"])
-        return Scope(stretches, steps, recorded_ns, base_ns, wall_ratio, len(devices), busy_ns, run)
+        return Scope(spans, steps, recorded_ns, base_ns, wall_ratio, len(devices), busy_ns, run)
 
     @property
     def scope(self) -> Scope:
@@ -257,7 +257,7 @@ class TraceFacts:
         """The time that counts of each part of idle time, ns: int64."""
         idle, parts = self.facts.idle, self.facts.parts
         # Of a gap that lies in the time in part, as large a part of each cause.
-        inside, length = self.scope.stretches.covered(idle.ts, idle.ts_end), idle.ts_end - idle.ts
+        inside, length = self.scope.spans.covered(idle.ts, idle.ts_end), idle.ts_end - idle.ts
         times = parts.time_ns * inside[parts.idle] // np.maximum(1, length)[parts.idle]
         return np.where(idle.position[parts.idle] == 0, times, 0)
 
@@ -274,8 +274,8 @@ class TraceFacts:
         some = np.flatnonzero(counts[waits.idle])
         ts, ts_end = waits.ts[some], waits.ts_end[some]
         if self.scope.run is not None:
-            stretches, none = self.scope.stretches, np.zeros(len(some), dtype=np.int64)
-            of_steps = np.zeros(len(stretches.starts_ns), dtype=np.int64), stretches.starts_ns, stretches.ends_ns
+            spans, none = self.scope.spans, np.zeros(len(some), dtype=np.int64)
+            of_steps = np.zeros(len(spans.starts_ns), dtype=np.int64), spans.starts_ns, spans.ends_ns
             wait, _, ts, ts_end = shared((none, ts, ts_end), of_steps)
             some = some[wait]
         return gaps.Windows(waits.idle[some], ts, ts_end, waits.track[some])
@@ -325,7 +325,7 @@ class TraceFacts:
         found: dict[tuple[str, str], tuple[int, int]] = {}
         if self.scope.run is None:
             work = facts.work
-            rows = np.flatnonzero(self.scope.stretches.covered(work.ts, work.ts + 1) == 0)
+            rows = np.flatnonzero(self.scope.spans.covered(work.ts, work.ts + 1) == 0)
             for number, time_ns in zip(
                 facts.name_of[rows].tolist(), (work.ts_end - work.ts)[rows].tolist(), strict=True
             ):

@@ -202,7 +202,7 @@ def _slow_runs(known: TraceFacts) -> tuple[np.ndarray, np.ndarray]:
     """
     work, name_of = known.facts.work, known.facts.name_of
     index = work_of(known, work_by_name(known, "matmul"))
-    index = index[known.scope.stretches.holds(work.ts[index])]
+    index = index[known.scope.spans.holds(work.ts[index])]
     times = (work.ts_end - work.ts)[index]
     beyond_ns = np.bincount(name_of[index], beyond_usual(times, name_of[index]), len(known.facts.names))
     some = [np.empty(0, dtype=np.int64)]

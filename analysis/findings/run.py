@@ -238,7 +238,7 @@ def compiling(known: TraceFacts) -> FindingEvidence | None:
     compiles = [repeat.compiles for repeat in repeats if repeat.compiles is not None]
     recorded = known.frame(_COMPILING)
     frames = sum(name.startswith(_FRAME[:-1]) for name in recorded["name"].tolist())
-    inside_ns = 0 if scope is None else scope.stretches.common_ns(recorded_compiling(known))
+    inside_ns = 0 if scope is None else scope.spans.common_ns(recorded_compiling(known))
     if not sum(compiles) and not inside_ns:
         return None
     shares = [

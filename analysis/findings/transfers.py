@@ -28,7 +28,7 @@ def _is_of(known: TraceFacts, *classes: str) -> np.ndarray:
 
 def _alone_ns(known: TraceFacts, chosen: np.ndarray) -> int:
     if known.report.run is not None:
-        chosen = chosen & (known.scope.stretches.covered(known.facts.work.ts, known.facts.work.ts + 1) > 0)
+        chosen = chosen & (known.scope.spans.covered(known.facts.work.ts, known.facts.work.ts + 1) > 0)
     return coverage.alone_ns(known.facts.work, chosen, known.facts.overlaps) if chosen.any() else 0
 
 

@@ -204,7 +204,7 @@ def sequence(known: TraceFacts) -> Frame:
     columns = {"device": work.device, "stream": work.stream, "ts": work.ts, "ts_end": work.ts_end}
     columns |= {"dur": work.ts_end - work.ts, "name": known.facts.name_of, "index": np.arange(len(work.ts))}
     frame = Frame({name: column[order] for name, column in columns.items()})
-    return frame.where(known.scope.stretches.covered(frame["ts"], frame["ts"] + 1) > 0)
+    return frame.where(known.scope.spans.covered(frame["ts"], frame["ts"] + 1) > 0)
 
 
 def runs_of(chosen: np.ndarray, alike: np.ndarray) -> Iterator[tuple[int, int]]:

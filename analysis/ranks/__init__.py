@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from molprof.analysis.ranks.exchanges import Cost, RankClocks, align, cost_of, match
 from molprof.analysis.ranks.files import checked
-from molprof.analysis.ranks.path import Stretch, critical_stretches
+from molprof.analysis.ranks.path import PathSpan, critical_spans
 from molprof.analysis.ranks.read import RankTrace, unknown_kernels
 from molprof.analysis.ranks.split import (
     Activity,
@@ -38,7 +38,7 @@ class RankedJob:
     steps: dict[tuple[str, int], list[StepTimes]]  # by name and number; each of the ranks that have it
     stragglers: tuple[Straggler, ...]
     checks: tuple[RankCheck, ...]
-    path: tuple[Stretch, ...]  # the critical path over ranks; empty without joint collectives
+    path: tuple[PathSpan, ...]  # the critical path over ranks; empty without joint collectives
 
 
 def job_of_files(read: Sequence[RankTrace], left_out: Sequence[str] = ()) -> RankedJob:
@@ -71,6 +71,6 @@ def job_of_files(read: Sequence[RankTrace], left_out: Sequence[str] = ()) -> Ran
         activities=done,
         steps=steps,
         stragglers=tuple(item for step in steps.values() for item in stragglers(step, costs, traces, done)),
-        path=critical_stretches(ranks, costs, clocks, done),
+        path=critical_spans(ranks, costs, clocks, done),
         checks=tuple(check for item in ranks for check in checks(item, times[item.rank])),
     )

@@ -25,7 +25,7 @@ class Crossing:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class PathSpan:
     """A part of the path on one rank, ns on the aligned clock: its time = compute + exposed + waiting + idle."""
 
     rank: int
@@ -43,10 +43,10 @@ class Stretch:
         return self.end_ns - self.start_ns
 
 
-def critical_stretches(
+def critical_spans(
     ranks: Sequence[RankTrace], costs: Sequence[Cost], clocks: RankClocks, done: Mapping[int, Activity]
-) -> tuple[Stretch, ...]:
-    """Return the path in order of time; its stretches add up to the time from the first work of all ranks to the last.
+) -> tuple[PathSpan, ...]:
+    """Return the path in order of time; its spans add up to the time from the first work of all ranks to the last.
 
     A rank goes on when a collective has ended, and that when its last rank has begun: there the path goes over to that
     one. Not if the rank waited no longer than the clocks are sure of, or had other work then. Empty without collectives
@@ -66,13 +66,13 @@ def critical_stretches(
     begin = min(item.start_ns - offsets[rank] for rank, item in traces.items())
     rank = max(traces, key=lambda rank: (traces[rank].end_ns - offsets[rank], -rank))
     at = traces[rank].end_ns - offsets[rank]
-    path: list[Stretch] = []
+    path: list[PathSpan] = []
     while True:
         waited = _last(joint[rank], rank, at, done[rank], offsets[rank])
         start = begin if waited is None else waited.parts[_last_rank(waited)].start_ns
         compute, exposed, waiting, idle = map(int, done[rank].times_ns(start + offsets[rank], at + offsets[rank]))
         crossing = None if waited is None else _crossing(waited, rank, traces, offsets)
-        path.append(Stretch(rank, start, at, compute, exposed, waiting, idle, crossing))
+        path.append(PathSpan(rank, start, at, compute, exposed, waiting, idle, crossing))
         if waited is None:
             return tuple(reversed(path))
         rank, at = _last_rank(waited), start

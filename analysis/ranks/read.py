@@ -101,7 +101,7 @@ class RankStep:
 
 @dataclass(frozen=True)
 class Gap:
-    """A stretch in which the device was idle, and what the host did in most of it."""
+    """A span in which the device was idle, and what the host did in most of it."""
 
     start_ns: int
     end_ns: int

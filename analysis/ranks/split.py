@@ -32,7 +32,7 @@ class Activity:
     communication: Union
 
     def times_ns(self, start: Any, end: Any) -> tuple[Any, Any, Any, Any]:
-        """Of a stretch, or of arrays of them: computing, moving data with nothing else, waiting, idle."""
+        """Of a span, or of arrays of them: computing, moving data with nothing else, waiting, idle."""
         compute, moving, busy = (item.covered(start, end) for item in (self.compute, self.compute_or_moving, self.busy))
         return compute, moving - compute, busy - moving, end - start - busy
 

@@ -67,7 +67,7 @@ class CallGroup:
 
 @dataclass(frozen=True)
 class RooflinePart:
-    """A stretch of the way from the least time to the recorded one."""
+    """A span of the way from the least time to the recorded one."""
 
     name: str
     ns: float

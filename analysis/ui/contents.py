@@ -101,7 +101,7 @@ LEFT JOIN molprof_step AS own
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of SQL time."""
+    """A span of SQL time."""
 
     start_ns: int  # from the earliest event of the trace
     dur_ns: int

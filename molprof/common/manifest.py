@@ -291,7 +291,7 @@ class Skipped(Struct, frozen=True):
 
 
 class MachineSpan(Struct, frozen=True):
-    """A stretch of time; None: the machine does not tell."""
+    """A span of time; None: the machine does not tell."""
 
     wall_ns: int
     other_cores: float | None = None  # of the cores that the run may use, those that other programs kept busy

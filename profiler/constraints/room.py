@@ -44,7 +44,7 @@ class Spelling(Struct, frozen=True):
 
     tokenizer: str
     tokens: int
-    apart_tokens: int  # where each stretch of forced text, and of other text, is cut by itself
+    apart_tokens: int  # where each span of forced text, and of other text, is cut by itself
 
 
 class Room(Struct, frozen=True):
@@ -180,7 +180,7 @@ def room_document(room: Room) -> Document:
         room.spellings, ("tokenizer", "text"), ("tokens", "count"), ("cut apart", "count", "apart_tokens"),
         ("drift", "count", lambda one: one.apart_tokens - one.tokens),
     )  # fmt: skip
-    apart = ("cut apart: each stretch of forced text, and of other text, by itself; drift: tokens more than whole",)
+    apart = ("cut apart: each span of forced text, and of other text, by itself; drift: tokens more than whole",)
     form: tuple[str, ...] = ()
     if room.spaces:
         form = ("of JSON as table writes it, without white space between its tokens; other engines: below",)

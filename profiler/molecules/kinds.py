@@ -42,7 +42,7 @@ class _ByteSpan:
     start: int
     end: int
     good: int | None  # where its `x,y,z` prefix ends; None: malformed
-    filler: tuple[tuple[int, int], ...]  # stretches of digits beyond the format's precision
+    filler: tuple[tuple[int, int], ...]  # spans of digits beyond the format's precision
 
 
 def classify(tokens: Sequence[int], table: TokenBytes, eos: frozenset[int], form: TextFormat = DEFAULT) -> Classified:

@@ -11,7 +11,7 @@ from molprof.analysis.facts import loops
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import NONE
 from molprof.analysis.facts.intervals import last_begun
-from molprof.analysis.facts.phases import stretches
+from molprof.analysis.facts.phases import equal_spans
 from molprof.analysis.facts.tables.table import Column, FactTable, known, transposed
 
 _STEPS = """
@@ -63,7 +63,7 @@ def _mask_steps(facts: Facts) -> Sequence[Column]:
     filled = [masks[row[0]] if filling else None for row in rows]
     shapes = [(*row[4:], number) for row, number in zip(rows, filled, strict=True)]
     processes = np.array([row[3] for row in rows], dtype=np.int64)
-    return [row[0] for row in rows], filled, *stretches(processes, shapes, (None, None, None))
+    return [row[0] for row in rows], filled, *equal_spans(processes, shapes, (None, None, None))
 
 
 def _step_periods(facts: Facts) -> Sequence[Column]:
