@@ -203,8 +203,8 @@ class TraceFacts:
     def any_scope(self) -> Scope | None:
         """None where no time is recorded."""
         run = self.report.run
-        spans = self.frame(SPAN if run is None else _STEPS)
-        starts, ends = spans["ts"], spans["ts_end"]
+        rows = self.frame(SPAN if run is None else _STEPS)
+        starts, ends = rows["ts"], rows["ts_end"]
         if run is None:
             starts, ends = starts + self.unknown.get("before", 0), ends - self.unknown.get("after", 0)
         spans = Union(starts, ends)
@@ -230,7 +230,7 @@ class TraceFacts:
                 # Of the phases that the recorded steps consist of.
                 names = [name for name in (*STEP_PHASES, "prefill") if run.phases[name].host_ns is not None]
                 wall_ratio = min(1.0, sum(run.phases[name].wall_ns or 0 for name in names) / run.wall_ns.median)
-        steps = None if run is None else len(spans["ts"])
+        steps = None if run is None else len(rows["ts"])
         return Scope(spans, steps, recorded_ns, base_ns, wall_ratio, len(devices), busy_ns, run)
 
     @property
