@@ -14,6 +14,7 @@ from molprof.analysis.figures.certificate import CHECKS
 from molprof.analysis.figures.drift import RULES
 from molprof.analysis.figures.model import ALL, TITLES
 from molprof.analysis.findings import RULES as FINDINGS
+from molprof.analysis.findings.rule import Rule
 from molprof.common.setting import rows
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.constraints import PROCESSORS
@@ -77,11 +78,16 @@ def findings() -> str:
     """Every rule: its docstring says when it is reported and what bounds its gain."""
     blocks = []
     for rule in FINDINGS:
-        blocks += [f"### {rule.id}", f"*{prose(rule.title)}.* {inspect.getdoc(rule.find)}"]
+        blocks += [f"### {rule.id}", f"*{prose(rule.title)}.* {_fires(rule)}"]
         blocks += [f"Why: {prose(rule.explanation)}"] if rule.explanation else []
         blocks += [f"Fix: {prose(rule.fix)}"] if rule.fix else []
         blocks.append(f"Evidence: `molprof query {rule.query} TRACE`.")
     return "\n\n".join(blocks)
+
+
+def _fires(rule: Rule) -> str:
+    """Return the docstring of a rule as a sentence about it."""
+    return (inspect.getdoc(rule.find) or "").replace("ire where", "ires where", 1)
 
 
 def settings() -> str:

@@ -338,4 +338,4 @@ def test_a_run_of_which_no_step_is_recorded_has_findings_of_its_times(tmp_path: 
 
 
 def test_every_rule_is_documented() -> None:
-    assert [rule.id for rule in RULES if "ires where" not in (rule.find.__doc__ or "")] == []
+    assert [rule.id for rule in RULES if "ire where" not in (rule.find.__doc__ or "")] == []
