@@ -86,8 +86,8 @@ def _of_captures(path: Path, names: list[str]) -> str:
         other = path.parent / name
         if name.endswith(_TRACES) and name != path.name and (found := _capture(other)) and found.alike == mine.alike:
             others[str(other)] = replace(found.measured, name=str(other))
-    found: str = chosen_engine(mine.measured, [*others.values()], lambda run: f"(captured apart: {run.name})")
-    return found
+    advice: str = chosen_engine(mine.measured, [*others.values()], lambda run: f"(captured apart: {run.name})")
+    return advice
 
 
 def _capture(path: Path) -> _Capture | None:

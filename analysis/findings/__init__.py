@@ -9,7 +9,7 @@ from molprof.analysis.findings.bottleneck import bottleneck_of
 from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.findings.rule import FindingEvidence, Rule
 
-__all__ = ["RULES", "Known", "bottleneck_of", "find_all"]
+__all__ = ["RULES", "TraceFacts", "bottleneck_of", "find_all"]
 
 # In the order of findings of equal gain.
 _SUBJECTS = (

@@ -182,6 +182,7 @@ def run(cases: Sequence[Case], facts: CaseFacts, running: CaseOptions) -> int:
     """Run the cases, or list them; return the exit code."""
     from molprof.profiler.bench.facts import cases_document
 
+    assert running.repeats is not None
     if running.share is not None:
         number, of = running.share
         cases = [case for group in undivided(cases)[number - 1 :: of] for case in group]
@@ -193,7 +194,6 @@ def run(cases: Sequence[Case], facts: CaseFacts, running: CaseOptions) -> int:
     from molprof.profiler.jobs.results_file import ResultsFile
 
     assert running.output is not None
-    assert running.repeats is not None
     known = set(map(case_id, cases))
     plan = SchedulePlan(
         tuple(cases), running.repeats, running.seed, Limits(running.limit, running.memory_limit or default_memory()),

@@ -22,7 +22,8 @@ from molprof.profiler.constraints.json_schema import compiled
 from molprof.profiler.constraints.token_dfa import TokenDfa, TokenDfaBatch, anything
 from molprof.profiler.models.device import on_gpu, pinned
 from molprof.profiler.models.target import ProcessorTarget, token_bytes
-from molprof.profiler.molecules.prompts import Constraint, Kind
+from molprof.profiler.molecules.bodies import Kind
+from molprof.profiler.molecules.prompts import Constraint
 
 _PREFIX = "table_"
 KINDS: tuple[Kind, ...] = ("schema", "regex", "choices")
