@@ -21,7 +21,7 @@ from molprof.analysis.ranks.split import (
 )
 from molprof.analysis.union import Union
 
-__all__ = ["Job", "RankTrace", "job_of_files"]
+__all__ = ["RankTrace", "RankedJob", "job_of_files"]
 
 
 @dataclass(frozen=True)
