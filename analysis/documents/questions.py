@@ -9,6 +9,7 @@ from molprof.analysis.documents.program import unrecorded
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import TITLES, ServedTimes
 from molprof.common.manifest import ProgramTotals
+from molprof.common.values import NOT_RECORDED
 
 # For assistants, whatever they ask with.
 GUIDANCE = """\
@@ -158,7 +159,8 @@ def not_answered(report: Report) -> list[dict[str, str]]:
         if (why := item.reason(report)) is not None
     ]
     for item in () if report.certificate is None else report.certificate.groups:
-        if item.verdict == "not_to_be_had":
+        # What is only not recorded is null in the figures, and of memory a question of its own.
+        if item.verdict == "not_to_be_had" and item.reason not in (None, NOT_RECORDED) and item.group != "allocations":
             text = f"What are the figures of {TITLES[item.group]}?"
-            found.append({"question": f"figures_{item.group}", "text": text, "reason": item.reason or "not known"})
+            found.append({"question": f"figures_{item.group}", "text": text, "reason": item.reason})
     return found
