@@ -35,35 +35,35 @@ _NAMED = 4
 # imported when the command is used: help stays instant.
 GROUPS = {
     "Record": {
-        "demo": "Capture both presets with and without the LP, and compare the four traces.",
+        "demo": "Capture both presets with and without the LP; compare the traces.",
         "run": "Run a program of your own as it is, and record how it generates.",
         "capture": "Record a trace of generation, with or without a logits processor.",
-        "attach": "Time a running vLLM or SGLang server with and without a constraint, and let it record.",
-        "sweep": "Capture or measure every combination of a grid of options, here or on a cluster.",
-        "jobs": "List, collect, requeue or cancel jobs on a cluster, and print their logs.",
+        "attach": "Time a running vLLM or SGLang server with a constraint and without.",
+        "sweep": "Capture or measure every combination of a grid of options.",
+        "jobs": "List, collect, requeue or cancel jobs on a cluster; print logs.",
     },
     "Analyse traces": {
         "report": "Report launches, kernels, phases and tokens of one or more traces.",
         "compare": "Compare two or more traces, and explain the difference.",
-        "predict": "Predict launches, times and what limits a run for a GPU that is not here.",
-        "history": "Keep results over time, and show where figures changed, and what else did.",
+        "predict": "Predict launches, times and limits of a run for another GPU.",
+        "history": "Keep results over time; show where figures changed.",
         "ranks": "Show the ranks of a distributed job side by side.",
-        "query": "Run SQL over one or more traces: a module of the package, a file, or text.",
-        "replay": "Run one operator of a trace by itself, here, or write it as a script.",
-        "trim": "Cut a trace to some of its steps, phases, categories, or a span of time.",
-        "export": "Write a trace with what molprof computes of it, for any Perfetto shell or UI.",
-        "open": "Open traces, or all ranks of a job, in the Perfetto UI on this machine.",
-        "mcp": "Serve traces to an assistant: a server of the Model Context Protocol.",
+        "query": "Run SQL over traces: a module of the package, a file, or text.",
+        "replay": "Run one operator of a trace by itself, or write it as a script.",
+        "trim": "Cut a trace to some of its steps, phases, categories or times.",
+        "export": "Write a trace with molprof's facts, for any Perfetto shell or UI.",
+        "open": "Open traces, or all ranks of a job, in the Perfetto UI.",
+        "mcp": "Serve traces to an assistant by the Model Context Protocol.",
         "skill": "Write pages of workflow for an assistant that runs commands.",
     },
     "Measure": {
-        "bench": "Benchmark attention kernels and masks of constraints, without a model.",
-        "drift": "Compare the tokens that coordinates need with the positions of placeholders.",
+        "bench": "Benchmark attention kernels and masks of constraints.",
+        "drift": "Compare the tokens of coordinates with those of placeholders.",
     },
     "Set up": {
-        "doctor": "Check what works on this machine, and print a fix for what does not.",
-        "presets": "List the models, processors and molecules that come with molprof.",
-        "wheels": "Gather the wheels that a machine without a network lacks for recording.",
+        "doctor": "Check what works on this machine; print a fix for what does not.",
+        "presets": "List the models, processors and molecules of the package.",
+        "wheels": "Gather the wheels that recording without a network needs.",
     },
 }
 COMMANDS = {name: text for commands in GROUPS.values() for name, text in commands.items()}
@@ -106,7 +106,7 @@ class LazyGroup(CommandGroup):
         """Write commands and options of `molprof --help`."""
         self.format_commands(ctx, formatter)
         with formatter.section("Options"):
-            formatter.write_dl([("-h, --help, --version", "Show help, of each command too, or the version, and exit.")])
+            formatter.write_dl([("-h, --help, --version", "Show help or the version, and exit.")])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by task."""
@@ -121,7 +121,7 @@ class LazyGroup(CommandGroup):
 )
 @click.version_option(__version__, prog_name="molprof")
 def cli() -> None:
-    """Find out, kernel by kernel and token by token, why constrained generation is slower or faster.
+    """Find out, kernel by kernel, why constrained generation is slower or faster.
 
     \b
     Examples:

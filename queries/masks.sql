@@ -14,6 +14,7 @@ INCLUDE PERFETTO MODULE molprof.call_phases;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.marked_phases;
 INCLUDE PERFETTO MODULE molprof.memory_copies;
+INCLUDE PERFETTO MODULE molprof.phase_marks;
 INCLUDE PERFETTO MODULE molprof.phase_slices;
 INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.steps;

@@ -174,11 +174,11 @@ sys.path[:] = {sys.path!r}
 from molprof.commands import bench
 from molprof.profiler.bench import schedule
 import bench_data
-from molprof.profiler.bench.facts import Facts
+from molprof.profiler.bench.facts import CaseFacts
 cases = [bench_data.fault(name) for name in sys.argv[1].split(",")]
-schedule.Plan.__init__.__defaults__ = (*schedule.Plan.__init__.__defaults__[:-1], "bench_data:measured")
-running = bench.Running(output=bench.Path("out.jsonl"), resume="--resume" in sys.argv, repeats=1, limit=2.0)
-sys.exit(bench.run(cases, Facts("cpu", None, True, (), bench_data.ENVIRONMENT), running))
+schedule.SchedulePlan.__init__.__defaults__ = (*schedule.SchedulePlan.__init__.__defaults__[:-1], "bench_data:measured")
+running = bench.CaseOptions(output=bench.Path("out.jsonl"), resume="--resume" in sys.argv, repeats=1, limit=2.0)
+sys.exit(bench.run(cases, CaseFacts("cpu", None, True, (), bench_data.ENVIRONMENT), running))
 """
 
 

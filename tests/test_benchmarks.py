@@ -112,7 +112,7 @@ case "$*" in
 esac
 for file; do :; done
 echo "$*" >> "$file"
-[ "$file" != unfinished-batch.jsonl ] || [ -e again ] || exit 1
+[ "$file" != unfinished-sdpa.jsonl ] || [ -e again ] || exit 1
 """
 
 
@@ -139,11 +139,11 @@ def test_the_steps_of_a_gpu_that_are_done_are_not_repeated(tmp_path: Path) -> No
     assert (code, sum(line.endswith(": there already") for line in said)) == (1, 7)
     assert len((tmp_path / "x/qwen.json.gz").read_text().splitlines()) == 1
     # Nothing of a benchmark is lost: it goes on with its file.
-    (tmp_path / "x/batch.jsonl").unlink()
+    (tmp_path / "x/sdpa.jsonl").unlink()
     (tmp_path / "x/again").unlink()
-    (tmp_path / "x/unfinished-batch.jsonl").write_text("before\n")
+    (tmp_path / "x/unfinished-sdpa.jsonl").write_text("before\n")
     assert gpu("tiny", "x", "attention")[0] == 1
-    assert len((tmp_path / "x/unfinished-batch.jsonl").read_text().splitlines()) == 2
+    assert len((tmp_path / "x/unfinished-sdpa.jsonl").read_text().splitlines()) == 2
 
 
 def test_positions_are_read_up_to_the_junk() -> None:

@@ -32,11 +32,14 @@ from molprof.common.manifest import from_json
 from molprof.profiler.constraints.automaton import NoText, TooLarge
 from molprof.profiler.constraints.json_schema import compiled
 from molprof.profiler.constraints.regular import NotRegular
-from molprof.profiler.jobs.grid import read_grid
+from molprof.profiler.jobs.grid import Option, read_grid
 from molprof.profiler.molecules.prompts import Constraint, read_texts
 
 RUNS = int(os.environ.get("MOLPROF_FUZZ_RUNS", "0"))
-OPTIONS = {"model": True, "batch-size": True, "processor": True, "n": True, "seed": True, "full": False}
+OPTIONS = {
+    "model": Option(), "batch-size": Option(number=int), "processor": Option(), "n": Option(number=int),
+    "seed": Option(number=int), "full": Option(takes_value=False),
+}  # fmt: skip
 
 
 def is_read(ask: Callable[[], object]) -> bool:

@@ -72,7 +72,7 @@ class TraceFigures(Struct, frozen=True):
     cut_out: bool = False  # of a longer recording: what ran before its first and after its last event is not known
     read_as: dict[str, dict[str, int]] = {}  # of categories that SQL reads under others: their events by those
     software: dict[str, str] = {}  # versions that the file tells, by name; for comparisons, not in the JSON
-    environment: dict[str, str] = {}  # hardware and software of a captured run, by name; not in the JSON
+    environment: dict[str, str] = {}  # hardware and software of a captured run, by name
     program: dict[str, str] = {}  # how the program ran, as far as the file tells, by name
     has_shapes: bool | None = None  # sizes of operators are recorded, as far as the file tells; not in the JSON
     capabilities: tuple[tuple[int, int], ...] = ()  # major and minor compute capability of devices; not in the JSON
@@ -423,7 +423,7 @@ class Report(Struct, frozen=True):
         findings = [finding.to_json() for finding in self.findings]
         fields: dict[str, Any] = plain({**to_builtins(self), "tables": tables, "findings": findings})
         unread = [name for name in ("read_as", "long_names") if not fields["trace"][name]]
-        for name in ("software", "environment", "has_shapes", "capabilities", *unread):
+        for name in ("software", "has_shapes", "capabilities", *unread):
             del fields["trace"][name]
         return fields
 

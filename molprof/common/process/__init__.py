@@ -211,7 +211,7 @@ def interrupts_held() -> Iterator[list[int]]:
         held = tuple(noted)
         noted.clear()
         for number in held:
-            handlers[number](number, None)
+            handlers[number](number, sys._getframe())
 
 
 def can_copy() -> bool:
