@@ -34,13 +34,15 @@ _NAMED = 4
 # By task: name -> one line for `molprof --help`. The module of that name in molprof.commands holds `command`. It is
 # imported when the command is used: help stays instant.
 GROUPS = {
-    "Record": {
+    "Record and measure": {
         "demo": "Capture both presets with and without the LP; compare the traces.",
         "run": "Run a program of your own as it is, and record how it generates.",
         "capture": "Record a trace of generation, with or without a logits processor.",
         "attach": "Time a running vLLM or SGLang server with a constraint and without.",
         "sweep": "Capture or measure every combination of a grid of options.",
         "jobs": "List, collect, requeue or cancel jobs on a cluster; print logs.",
+        "bench": "Benchmark attention kernels and masks of constraints.",
+        "drift": "Compare the tokens of coordinates with those of placeholders.",
     },
     "Analyse traces": {
         "report": "Report launches, kernels, phases and tokens of one or more traces.",
@@ -55,10 +57,6 @@ GROUPS = {
         "open": "Open traces, or all ranks of a job, in the Perfetto UI.",
         "mcp": "Serve traces to an assistant by the Model Context Protocol.",
         "skill": "Write pages of workflow for an assistant that runs commands.",
-    },
-    "Measure": {
-        "bench": "Benchmark attention kernels and masks of constraints.",
-        "drift": "Compare the tokens of coordinates with those of placeholders.",
     },
     "Set up": {
         "doctor": "Check what works on this machine; print a fix for what does not.",
