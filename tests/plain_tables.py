@@ -13,6 +13,7 @@ import plain_facts as plain
 from plain_facts import Call, Lane, Piece
 
 from molprof.analysis.facts.gaps import until_own
+from molprof.analysis.facts.recording import is_own_mark
 from molprof.analysis.facts.slices import CATEGORIES, Slices
 from molprof.analysis.trace_processor import TraceProcessor
 
@@ -316,12 +317,18 @@ def phase_bounds(trace: PlainTrace) -> Rows:
         waiting[call.thread].append((call.ts, call.end))
     found: dict[int, list[int]] = {}
     merged = {thread: plain.union(intervals) for thread, intervals in waiting.items()}
+    marks = defaultdict(list)
+    for one in trace.slices.values():
+        if one.category == "python_function" and is_own_mark(one.name or ""):
+            marks[trace.thread_of[one.track]].append((one.ts, one.end))
     for lane in trace.phase_lanes:
         sums = found.setdefault(lane.id, [0, 0])
         waited = plain.common(merged.get(trace.own_track[lane.upid, lane.tid or 0], []), lane.ts, lane.end)
         for place, parts in enumerate(([(lane.ts, lane.end)], waited)):
             for start, end in parts:
                 sums[place] += end - start - plain.length(plain.common(at_work, start, end))
+        for start, end in plain.common(plain.union(marks[lane.upid, lane.tid]), lane.ts, lane.end):
+            sums[0] -= end - start - plain.length(plain.common(at_work, start, end))
     return [(phase, *sums) for phase, sums in found.items()]
 
 
