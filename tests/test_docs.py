@@ -150,7 +150,7 @@ def test_recipes_work(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=ignored)
     for name in ("docs", "benchmarks", "traces", "setup.cfg", "tests/goldens"):
         (tmp_path / name).symlink_to(ROOT / name)
-    pages = re.findall(r"\]\((recipes/\w+\.md)\)", (ROOT / "docs/contributing.md").read_text(encoding="utf-8"))
+    pages = re.findall(r"\]\((recipes/[\w-]+\.md)\)", (ROOT / "docs/contributing.md").read_text(encoding="utf-8"))
     assert {f"recipes/{page.name}" for page in (ROOT / "docs/recipes").glob("*.md")} == set(pages)
     recipes = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in pages)
     tests = [f"tests/test_queries.py::test_cases[{name}]" for name in re.findall(r"`tests/sql/(\w+)\.txt`", recipes)]
