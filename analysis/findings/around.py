@@ -75,10 +75,10 @@ def _known_calls(known: TraceFacts, index: np.ndarray, times: np.ndarray) -> lis
 
 def is_of(known: TraceFacts, name_of: np.ndarray, classes: Collection[str], names: Collection[str] = ()) -> np.ndarray:
     """Whether each piece of work, by the index of its name, is of these classes, and of these names if given: bool."""
-    told = known.facts.names
-    wanted = [name.work_class in classes and (not names or name.name in names) for name in told]
-    found: np.ndarray = np.array(wanted, dtype=bool)[name_of]
-    return found
+    names_of_work = known.facts.names
+    wanted = [name.work_class in classes and (not names or name.name in names) for name in names_of_work]
+    is_wanted: np.ndarray = np.array(wanted, dtype=bool)[name_of]
+    return is_wanted
 
 
 def of_launches(known: TraceFacts) -> list[Row]:
@@ -139,8 +139,8 @@ def of_operators(known: TraceFacts, name: str) -> list[Row]:
 
 def of_processor(known: TraceFacts) -> list[Row]:
     """Return the processor's operators that call no other."""
-    found = known.frame(_OF_PROCESSOR)
-    return _of_operators(known, found.where(np.isin(found["id"], known.facts.leaf_operators)))
+    operators = known.frame(_OF_PROCESSOR)
+    return _of_operators(known, operators.where(np.isin(operators["id"], known.facts.leaf_operators)))
 
 
 def _of_operators(known: TraceFacts, frame: Frame) -> list[Row]:
@@ -161,21 +161,22 @@ def of_idle_time(known: TraceFacts, windows: gaps.Windows | None = None) -> list
     return _rows(known, (row for row, is_chosen in zip(rows, chosen, strict=True) if is_chosen))
 
 
-def _rows(known: TraceFacts, found: Iterable[tuple[Enclosing, int, int]]) -> list[Row]:
+def _rows(known: TraceFacts, sums: Iterable[tuple[Enclosing, int, int]]) -> list[Row]:
     return [
         {
-            "count": count, "time_ns": time_ns, "operator": place.operator, "function": place.function,
-            "library": place.library, "source": place.source, "module": place.module,
-            "levels": partial(_levels, known, place),
-            "annotation": next(_levels(known, place, ("user_annotation",)), NO_LEVEL).name or None, "is_recorded": True,
+            "count": count, "time_ns": time_ns, "operator": enclosing.operator, "function": enclosing.function,
+            "library": enclosing.library, "source": enclosing.source, "module": enclosing.module,
+            "levels": partial(_levels, known, enclosing),
+            "annotation": next(_levels(known, enclosing, ("user_annotation",)), NO_LEVEL).name or None,
+            "is_recorded": True,
         }
-        for place, count, time_ns in found
+        for enclosing, count, time_ns in sums
     ]  # fmt: skip
 
 
-def _levels(known: TraceFacts, place: Enclosing, kinds: Collection[str]) -> Iterator[Level]:
+def _levels(known: TraceFacts, enclosing: Enclosing, kinds: Collection[str]) -> Iterator[Level]:
     """Yield the names around a location, the innermost first, without annotations of steps and numbers of others."""
-    for level in place.levels():
+    for level in enclosing.levels():
         if level.kind not in kinds or level.name.startswith(_SAY_NOTHING):
             continue
         if level.kind != "user_annotation":

@@ -52,8 +52,8 @@ class Inside(Struct, frozen=True):
 
     def work(self, known: TraceFacts) -> np.ndarray:
         """Whether the call of each piece of work is in one: bool."""
-        found: np.ndarray = np.append(self.calls, False)[known.facts.work.call]
-        return found
+        is_inside: np.ndarray = np.append(self.calls, False)[known.facts.work.call]
+        return is_inside
 
     def work_ns(self, known: TraceFacts) -> tuple[int, int]:
         """Count and time of the GPU work that is launched in them, of a run in its recorded steps."""
@@ -104,7 +104,7 @@ def _found(known: TraceFacts, patterns: Sequence[str], functions: Sequence[str])
     numbers = {track: threads[pid, tid] for track, pid, tid in known.frame(_TRACKS).rows() if (pid, tid) in threads}
     of_call = looked_up(known.facts.calls.track, numbers)
     of_call[of_call == NONE] = len(threads)
-    columns = (np.array([row[place] for row in rows], dtype=np.int64) for place in (0, 1))
+    columns = (np.array([row[column] for row in rows], dtype=np.int64) for column in (0, 1))
     covered = Coverage(np.array([threads[row[2]] for row in rows], dtype=np.int64), *columns)
     times: dict[str, int] = {}
     for ts, ts_end, _, name in rows:

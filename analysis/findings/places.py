@@ -92,20 +92,20 @@ def _around_all(known: TraceFacts) -> frozenset[str]:
 def _found_around_all(known: TraceFacts) -> frozenset[str]:
     launches = known.facts.launches
     tracks, counts = np.unique(known.facts.calls.own_track[launches], return_counts=True)
-    found: set[str] = set()
+    names: set[str] = set()
     for track in tracks[counts >= _MAIN * len(launches)]:
         index = launches[known.facts.calls.own_track[launches] == track]
         sums = Counter[str]()
         for row in of_calls(known, index, np.zeros(len(index), dtype=np.int64)):
             sums.update(dict.fromkeys(_names(row), row["count"]))
-        found |= {name for name, count in sums.items() if count >= _NEARLY_ALL * len(index)}
-    return frozenset(found)
+        names |= {name for name, count in sums.items() if count >= _NEARLY_ALL * len(index)}
+    return frozenset(names)
 
 
-def _location(places: Sequence[Where], total: int, weight: str) -> Location:
-    first = places[0]
+def _location(wheres: Sequence[Where], total: int, weight: str) -> Location:
+    first = wheres[0]
     ratio = getattr(first, weight) / total
-    return Location(None if first.label in (NOWHERE, NOT_RECORDED) else first.label, ratio, tuple(places))
+    return Location(None if first.label in (NOWHERE, NOT_RECORDED) else first.label, ratio, tuple(wheres))
 
 
 def main_idle(known: TraceFacts) -> tuple[str, Location | None] | None:
@@ -143,9 +143,9 @@ def placed(evidence: FindingEvidence, where: Location | None) -> FindingEvidence
 def listed(where: Location) -> str:
     """Return the first of its places, as the end of a sentence."""
     shown = [
-        f"{'this one' if place.label == where.name else place.label} {count_text(place.count)}"
-        + (f" ({time_text(place.time_ns)})" if place.time_ns else "")
-        for place in where.places[:_PLACES_SHOWN]
+        f"{'this one' if item.label == where.name else item.label} {count_text(item.count)}"
+        + (f" ({time_text(item.time_ns)})" if item.time_ns else "")
+        for item in where.places[:_PLACES_SHOWN]
     ]
     if len(where.places) == 1 and where.places[0].label in (where.name, NOWHERE, NOT_RECORDED):
         return ""
@@ -155,7 +155,7 @@ def listed(where: Location) -> str:
 def processor_places(known: TraceFacts) -> list[Where]:
     """Return the operators of the processor and where they are called, the most frequent first."""
     rows = [{**row, "source": _with_operator(row)} for row in of_processor(known)]
-    return sorted(places_of(rows), key=lambda place: -place.count)
+    return sorted(places_of(rows), key=lambda item: -item.count)
 
 
 def layers_text(known: TraceFacts) -> str:
@@ -184,8 +184,8 @@ def _added_up(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Where]:
         one = sums.setdefault(label, [0, 0])
         one[0] += row["count"]
         one[1] += row["time_ns"]
-    found = [Where(label, count, time_ns) for label, (count, time_ns) in sums.items()]
-    return sorted(found, key=lambda item: (-item.time_ns, -item.count, item.label))
+    wheres = [Where(label, count, time_ns) for label, (count, time_ns) in sums.items()]
+    return sorted(wheres, key=lambda item: (-item.time_ns, -item.count, item.label))
 
 
 def path_text(row: Mapping[str, Any]) -> str:

@@ -22,8 +22,8 @@ _FIX = (
 
 def _is_of(known: TraceFacts, *classes: str) -> np.ndarray:
     chosen = np.array([name.work_class in classes for name in known.facts.names], dtype=bool)
-    found: np.ndarray = chosen[known.facts.name_of]
-    return found
+    is_of_classes: np.ndarray = chosen[known.facts.name_of]
+    return is_of_classes
 
 
 def _alone_ns(known: TraceFacts, chosen: np.ndarray) -> int:

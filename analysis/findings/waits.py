@@ -110,15 +110,15 @@ def other_device_ns(known: TraceFacts) -> dict[str, int]:
     """Of waits for a host sync or of queued work, the time in which another device of the trace works, by cause."""
     facts = known.facts
     idle, parts, work = facts.idle, facts.parts, facts.work
-    found = dict.fromkeys(_FOR_OTHERS, 0)
+    by_cause = dict.fromkeys(_FOR_OTHERS, 0)
     if known.scope.devices < 2:
-        return found
+        return by_cause
     # In a gap of a device all work is that of others.
     busy_ns = Union(work.ts, work.ts_end).covered(idle.ts, idle.ts_end)
     times = np.minimum(known.part_times, busy_ns[parts.idle])
     for cause in _FOR_OTHERS:
-        found[cause] = int(times[parts.cause == gaps.CAUSES.index(cause)].sum())
-    return found
+        by_cause[cause] = int(times[parts.cause == gaps.CAUSES.index(cause)].sum())
+    return by_cause
 
 
 @rule(

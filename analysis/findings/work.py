@@ -87,8 +87,8 @@ def _recorded(known: TraceFacts, work: NamedWork) -> NamedWork:
 
 def summed(work: Iterable[NamedWork]) -> tuple[int, int]:
     """Count and time, ns."""
-    found = list(work)
-    return sum(item.count for item in found), sum(item.time_ns for item in found)
+    items = list(work)
+    return sum(item.count for item in items), sum(item.time_ns for item in items)
 
 
 def gpu_share(known: TraceFacts, gpu_ns: float) -> float:
@@ -134,8 +134,8 @@ def exposed_times(known: TraceFacts, times: np.ndarray) -> np.ndarray:
     others = known.facts.overlaps & (times == 0)
     beside = Coverage(work.device[others], work.ts[others], work.ts_end[others])
     alone = work.ts_end - work.ts - beside.covered(work.device, work.ts, work.ts_end)
-    found: np.ndarray = np.minimum(times, alone)
-    return found
+    exposed: np.ndarray = np.minimum(times, alone)
+    return exposed
 
 
 def beyond_usual(times: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -148,11 +148,11 @@ def beyond_usual(times: np.ndarray, keys: np.ndarray) -> np.ndarray:
     if not len(distinct):
         return times
     median = times[order][first + (count - 1) // 2]
-    found = np.zeros_like(times)
-    found[order] = np.where(
+    beyond = np.zeros_like(times)
+    beyond[order] = np.where(
         (count >= _LEAST_ALIKE)[key] & (times[order] >= _SLOW * median[key]), times[order] - median[key], 0
     )
-    return found
+    return beyond
 
 
 def work_of(known: TraceFacts, of: Iterable[NamedWork]) -> np.ndarray:
