@@ -78,14 +78,14 @@ def bars(comparison: Comparison) -> Iterator[Section]:
         _OF_GPUS: of_gpus,
     }
     kind = next((kind for kind, items in kinds.items() if any(items)), _UNPROFILED)
-    known: dict[str, tuple[Mapping[str, float], float]] = {}  # by label, parts and total
+    by_label: dict[str, tuple[Mapping[str, float], float]] = {}  # by label, parts and total
     for label, item in zip(comparison.labels[1:], kinds[kind], strict=True):
         if isinstance(item, Difference):
-            known[label] = known_parts(item), item.wall_ns
+            by_label[label] = known_parts(item), item.wall_ns
         elif item is not None:
-            known[label] = item.parts, item.span_ns
-    found = list(known.values())
-    sizes = {part: max(abs(of.get(part, 0)) for of, _ in found) for parts, _ in found for part in parts}
+            by_label[label] = item.parts, item.span_ns
+    changes = list(by_label.values())
+    sizes = {part: max(abs(of.get(part, 0)) for of, _ in changes) for parts, _ in changes for part in parts}
     longest = max(sizes.values(), default=0)
     if not longest:
         return
@@ -105,21 +105,23 @@ def bars(comparison: Comparison) -> Iterator[Section]:
     names = PART_LABELS | RECORDED_LABELS
     rows = []
     for part in shown:
-        times_ns = [parts.get(part) for parts, _ in found]
+        times_ns = [parts.get(part) for parts, _ in changes]
         interval = measured.intervals.get(part) if measured else None
         rows.append(_DifferenceRow(names.get(part, part), times_ns, beside(interval, times_ns)))
     rows.append(
-        _DifferenceRow("the rest", [total_ns - sum(parts.get(part, 0) for part in shown) for parts, total_ns in found])
+        _DifferenceRow(
+            "the rest", [total_ns - sum(parts.get(part, 0) for part in shown) for parts, total_ns in changes]
+        )
     )
     total = beside(_total_interval(measured) if measured else None)
-    rows.append(_DifferenceRow("total", [total_ns for _, total_ns in found], total))
+    rows.append(_DifferenceRow("total", [total_ns for _, total_ns in changes], total))
     what = f"Difference in {kind}"
     first = comparison.labels[0]
     if several:
-        title, table = f"{what} from {first}", _part_table(known, rows, None)
+        title, table = f"{what} from {first}", _part_table(by_label, rows, None)
     else:
         title = f"{what}, and in % of the time of {first}"
-        table = _part_table(known, rows, _first_ns(comparison, kind), *noisy, Column(joined=True))
+        table = _part_table(by_label, rows, _first_ns(comparison, kind), *noisy, Column(joined=True))
     # Without one of the rows the others would not add up.
     yield Section(
         title, (_INTERVALS,) if noisy else (), replace(table, spare=(tuple(range(len(rows))),)), text_only=True
@@ -131,9 +133,9 @@ def classes(comparison: Comparison) -> Iterator[Section]:
     if len(comparison.runs) != 2:
         return
     counts = step_counts(*comparison.runs)
-    found = class_times(*comparison.runs, counts)
-    longest = max((abs(item.change_ns) for item in found), default=0)
-    shown = [item for item in found if abs(item.change_ns) > _LEAST_CLASS * longest][:_CLASSES]
+    differences = class_times(*comparison.runs, counts)
+    longest = max((abs(item.change_ns) for item in differences), default=0)
+    shown = [item for item in differences if abs(item.change_ns) > _LEAST_CLASS * longest][:_CLASSES]
     if not shown:
         return
     first, second = comparison.labels
@@ -169,9 +171,9 @@ def _reason(comparison: Comparison, name: str, grew: bool) -> str:
 def differences(comparison: Comparison) -> Iterator[Section]:
     """Yield the unprofiled difference of every run that has one, then the recorded one of those that have only that."""
     first, others = comparison.labels[0], comparison.labels[1:]
-    known = {label: item for label, item in zip(others, comparison.differences, strict=True) if item is not None}
-    missing = [f"{label}: {NOT_RECORDED}" for label in others if label not in known]
-    notes, table = (_notes(comparison, known), _part_rows(comparison, known)) if known else ((), None)
+    unprofiled = {label: item for label, item in zip(others, comparison.differences, strict=True) if item is not None}
+    missing = [f"{label}: {NOT_RECORDED}" for label in others if label not in unprofiled]
+    notes, table = (_notes(comparison, unprofiled), _part_rows(comparison, unprofiled)) if unprofiled else ((), None)
     yield Section(f"Difference in unprofiled time from {first}", (*missing, *notes), table)
     recorded = {label: item for label, item in zip(others, comparison.trace_differences, strict=True) if item}
     if recorded:
@@ -205,10 +207,10 @@ def _part_rows(comparison: Comparison, known: Mapping[str, Difference]) -> Table
     return _part_table(known, rows, _first_ns(comparison), *[_HALF] * noisy)
 
 
-def per_step_of(found: Sequence[TraceDifference | None]) -> Sequence[StepDifference | None]:
+def per_step_of(differences: Sequence[TraceDifference | None]) -> Sequence[StepDifference | None]:
     """Return the differences per step; none where one of the traces has none."""
-    steps = [None if item is None else item.per_step for item in found]
-    whole = [item is not None for item in found]
+    steps = [None if item is None else item.per_step for item in differences]
+    whole = [item is not None for item in differences]
     return steps if whole == [item is not None for item in steps] else [None] * len(steps)
 
 
