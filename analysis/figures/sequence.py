@@ -83,14 +83,14 @@ def _best(levels: Sequence[Level], number: int, here: range, there: range) -> li
         return []
     first, other = levels[number]
     pairs = align(first[here.start : here.stop], other[there.start : there.stop])
-    found = [Match(here.start + one, there.start + two, number) for one, two in pairs]
-    if not found:
+    matches = [Match(here.start + one, there.start + two, number) for one, two in pairs]
+    if not matches:
         return _best(levels, number + 1, here, there)
     between = []
     for one, two in gaps([Match(*pair, number) for pair in pairs], len(here), len(there)):
         between += _best(levels, number + 1, here[one.start : one.stop], there[two.start : two.stop])
-    with_it = sorted(found + between)
-    if len(found) * _FEW >= min(len(here), len(there)):
+    with_it = sorted(matches + between)
+    if len(matches) * _FEW >= min(len(here), len(there)):
         return with_it
     without = _best(levels, number + 1, here, there)
     return without if _worth(without, len(levels)) > _worth(with_it, len(levels)) else with_it
@@ -172,7 +172,7 @@ def _by_table(first: Sequence[int], other: Sequence[int], one: int, two: int) ->
     """Pairs by walking back through the bits of all rows."""
     rows = list(_rows(first, other))
     here, there = len(first), len(other)
-    found = []
+    pairs = []
     while here and there:
         if rows[there - 1] >> (here - 1) & 1:
             here -= 1
@@ -180,30 +180,30 @@ def _by_table(first: Sequence[int], other: Sequence[int], one: int, two: int) ->
             there -= 1
         else:
             here, there = here - 1, there - 1
-            found.append((one + here, two + there))
-    yield from reversed(found)
+            pairs.append((one + here, two + there))
+    yield from reversed(pairs)
 
 
 def _rows(first: Sequence[int], other: Sequence[int]) -> Iterator[int]:
     """After each place of the other sequence a bit for each of the first: 0 where one more is in common up to there."""
-    places: defaultdict[int, list[int]] = defaultdict(list)
+    positions: defaultdict[int, list[int]] = defaultdict(list)
     for index, key in enumerate(first):
-        places[key].append(index)
+        positions[key].append(index)
     size = len(first) // 8 + 1
-    kept = {key: _bits(places[key], size) for key, count in Counter(first).items() if count >= _OFTEN}
+    kept = {key: _bits(positions[key], size) for key, count in Counter(first).items() if count >= _OFTEN}
     bits = full = (1 << len(first)) - 1
     for key in other:
-        if key in places:
-            used = bits & (kept[key] if key in kept else _bits(places[key], size))
+        if key in positions:
+            used = bits & (kept[key] if key in kept else _bits(positions[key], size))
             bits = (bits + used | bits - used) & full
         yield bits
 
 
-def _bits(places: Sequence[int], size: int) -> int:
+def _bits(positions: Sequence[int], size: int) -> int:
     """Return a number with these bits."""
     data = bytearray(size)
-    for place in places:
-        data[place >> 3] |= 1 << (place & 7)
+    for position in positions:
+        data[position >> 3] |= 1 << (position & 7)
     return int.from_bytes(data, "little")
 
 

@@ -46,8 +46,8 @@ def _once(name: str, label: str, value: Callable[[Run], float | None], unit: Uni
 
 
 def _setup_ns(run: Run, wall_ns: int | None, phases_ns: Mapping[str, int | None]) -> int | None:
-    known = [phase_ns for name in SETUP_PHASES if (phase_ns := phases_ns.get(name)) is not None]
-    return sum(known) if known else None
+    times = [phase_ns for name in SETUP_PHASES if (phase_ns := phases_ns.get(name)) is not None]
+    return sum(times) if times else None
 
 
 def _count(name: str, label: str, unit: Unit = "count", **fields: Any) -> Figure:
@@ -108,8 +108,8 @@ def _drafts(name: str, label: str, value: Callable[[Drafts], float | None], unit
 
 
 def _draft_ns(run: Run) -> float | None:
-    known = [repeat.draft_ns for repeat in run.repeats if repeat.draft_ns is not None]
-    return statistics.median(known) if known else None
+    times = [repeat.draft_ns for repeat in run.repeats if repeat.draft_ns is not None]
+    return statistics.median(times) if times else None
 
 
 def _masked(name: str, label: str, value: Callable[[Run], float | None], of_molecules: bool = False) -> Figure:
@@ -132,8 +132,8 @@ def _of_processor(name: str, label: str, column: str, *rests_on: Group, gpu: boo
     is_time = column.endswith("_ns")
 
     def value(run: Run) -> float | None:
-        known = run.has_processor or not is_time
-        return per(getattr(run.phases["processor"], column), run.window.steps) if known else None
+        is_recorded = run.has_processor or not is_time
+        return per(getattr(run.phases["processor"], column), run.window.steps) if is_recorded else None
 
     read = of_run(value)
     sql = f"SELECT SUM({column}) * 1.0 / {STEPS_SQL} AS {name} FROM molprof_phase_work WHERE phase = 'processor'"
@@ -218,16 +218,16 @@ MASKING = (
         "forced_ratio",
         "share of tokens that were forced",
         "ratio",
-        lambda found, run: per(found.tokens, run.generated_tokens),
+        lambda text, run: per(text.tokens, run.generated_tokens),
     ),
     _of_forced(
         "forced_run_tokens",
         "tokens of a run of forced ones, mean",
         "number",
-        lambda found, run: per(found.tokens, found.runs),
+        lambda text, run: per(text.tokens, text.runs),
     ),
     _of_forced(
-        "forced_longest_run", "tokens of the longest run of forced ones", "count", lambda found, run: found.longest_run
+        "forced_longest_run", "tokens of the longest run of forced ones", "count", lambda text, run: text.longest_run
     ),
     _agreement("removed_ratio", "probability of forbidden tokens, mean", "mean_removed"),
     _agreement("first_choice_forbidden_ratio", "tokens in place of a forbidden first choice", "forbidden_ratio"),
