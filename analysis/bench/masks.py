@@ -89,16 +89,16 @@ class EngineMasks:
 
     def masks(self) -> list[Mask]:
         """Return the mask of each step of all instances."""
-        found = []
+        masks = []
         for schema, one in self.instances:
             labels = (itertools.chain.from_iterable([name] * count for name, count in runs)
                       for runs in (one.states, one.keywords))  # fmt: skip
             times = itertools.zip_longest(one.mask_ns, one.accept_ns, one.apply_ns)
-            found += [
+            masks += [
                 Mask(schema.name, one.description, index, *words, *ns)
                 for index, (ns, *words) in enumerate(zip(times, *labels, strict=True))
             ]
-        return found
+        return masks
 
     def wrong(self, valid: bool) -> list[tuple[MaskedSchema, MaskedInstance]]:
         """Instances that the validator calls valid (or not) and the engine treats otherwise."""
@@ -126,8 +126,8 @@ def engine_masks(measured: Sequence[MeasuredCase]) -> list[EngineMasks]:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    recorded = [value for value in values if value is not None]
+    return statistics.median(recorded) if recorded else None
 
 
 def _schemas(item: MeasuredCase) -> Iterator[MaskedSchema]:
@@ -182,7 +182,7 @@ def step_costs(items: Sequence[EngineMasks]) -> list[StepCost]:
             for batch in schema.batches:
                 key = (schema.name, batch.instance, batch.device, batch.rows)
                 least[key] = min(least.get(key, len(batch.total_ns)), len(batch.total_ns))
-    found = []
+    costs = []
     for item in items:
         groups: dict[tuple[str, int, int | None], list[tuple[MaskedBatch, int]]] = {}
         for schema in item.schemas:
@@ -196,8 +196,8 @@ def step_costs(items: Sequence[EngineMasks]) -> list[StepCost]:
                 for name in ("accept_ns", "fill_ns", "apply_ns", "total_ns")
             )
             if total is not None:
-                found.append(StepCost(item.engine, device, rows, threads, accept, fill, apply, total))
-    return sorted(found, key=lambda cost: (cost.device, cost.rows, cost.total.mean_ns))
+                costs.append(StepCost(item.engine, device, rows, threads, accept, fill, apply, total))
+    return sorted(costs, key=lambda cost: (cost.device, cost.rows, cost.total.mean_ns))
 
 
 def slowest(masks: Sequence[Mask]) -> list[Mask]:
@@ -224,9 +224,9 @@ def grouped(masks: Sequence[Mask]) -> Iterator[tuple[str, str, Tail]]:
         for mask in masks:
             groups.setdefault(key(mask), []).append(mask.total_ns)
         for group, values in sorted(groups.items()):
-            found = tail(values)
-            assert found is not None
-            yield name, group[1], found
+            times = tail(values)
+            assert times is not None
+            yield name, group[1], times
 
 
 def _position(mask: Mask) -> tuple[int, str]:
