@@ -46,7 +46,7 @@ class _Capture(msgspec.Struct, frozen=True):
 
 
 class _Keys(msgspec.Struct):
-    """What is read of a trace."""
+    """The keys that are read of a trace file."""
 
     molprof: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -144,7 +144,7 @@ def _steps_ns(repeat: Repeat) -> int:
 
 
 def _constraint(parameters: dict[str, Any] | None) -> tuple[str, str] | None:
-    """Kind and text of what a processor keeps to."""
+    """Return the kind and the text of a processor's constraint."""
     return next(((kind, str(parameters[kind])) for kind in _KINDS if parameters and kind in parameters), None)
 
 
@@ -211,7 +211,7 @@ def _taken(best: StepCost, current: StepCost, each: str, where: str) -> str:
 
 
 def _lost(finding: Finding, best: StepCost, current: StepCost) -> str:
-    """Return what taking it saves of a step, by the share of the constraint."""
+    """Return the share of a step that the best engine saves, as text; empty where it is not known."""
     share = finding.figures.get("share_ratio")
     if share is None:
         return ""

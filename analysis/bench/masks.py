@@ -67,7 +67,7 @@ class StepCost:
 
     @property
     def row_ns(self) -> float:
-        """Of the mean."""
+        """Mean time per row."""
         return self.total.mean_ns / self.rows
 
 
@@ -101,7 +101,7 @@ class EngineMasks:
         return masks
 
     def wrong(self, valid: bool) -> list[tuple[MaskedSchema, MaskedInstance]]:
-        """Instances that the validator calls valid (or not) and the engine treats otherwise."""
+        """Return the instances that the validator calls valid (or not) and the engine judges otherwise."""
         return [(schema, one) for schema, one in self.instances if one.valid is valid is not one.accepted]
 
 
@@ -167,7 +167,7 @@ def _batch(*runs: MaskedBatch) -> MaskedBatch:
 
 
 def common_steps(items: Sequence[EngineMasks]) -> set[tuple[str, str]]:
-    """Schemas and instances that every engine with steps of batches has steps of: the same tokens."""
+    """Return the schemas and instances for which every engine with batches has steps: the same tokens."""
     each = [{(schema.name, batch.instance) for schema in item.schemas for batch in schema.batches} for item in items]
     return set.intersection(*filter(None, each)) if any(each) else set()
 
@@ -206,7 +206,7 @@ def slowest(masks: Sequence[Mask]) -> list[Mask]:
 
 
 def tail(values: Sequence[float]) -> Tail | None:
-    """None without any."""
+    """Return the percentiles, the largest and the mean of times; None without any."""
     if not values:
         return None
     ascending = sorted(values)

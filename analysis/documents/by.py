@@ -202,7 +202,7 @@ def _total(item: BySteps, labels: tuple[str, str]) -> str:
 
 
 def _causes(item: BySteps, labels: tuple[str, str]) -> Iterator[str]:
-    """Rows of unequal work."""
+    """Yield the sentences on rows whose work is unequal."""
     if not item.unlike:
         if item.uneven:
             uneven = sorted(item.uneven, key=lambda row: -abs(row.other.count - row.first.count))[:_MOST_NAMED]
@@ -220,7 +220,7 @@ def _causes(item: BySteps, labels: tuple[str, str]) -> Iterator[str]:
 
 
 def _same(item: BySteps) -> Iterator[str]:
-    """Rows of equal work that takes another time."""
+    """Yield the sentences on rows whose work is equal but takes another time."""
     if not item.slower:
         return
     why = "sizes of inputs, Python's own work or the machine, which counts do not tell apart"

@@ -185,9 +185,9 @@ def differences(comparison: Comparison) -> Iterator[Section]:
         yield _phases(first, tokens, "generated token")
 
 
-def _part_rows(comparison: Comparison, known: Mapping[str, Difference]) -> Table:
+def _part_rows(comparison: Comparison, by_label: Mapping[str, Difference]) -> Table:
     """One row per group and per part of a group; what is 0 in every run is left out."""
-    items = known.values()
+    items = by_label.values()
     rows = []
 
     def add(label: str, times_ns: Sequence[int | None], intervals: Sequence[ConfidenceInterval | None] = ()) -> None:
@@ -204,7 +204,7 @@ def _part_rows(comparison: Comparison, known: Mapping[str, Difference]) -> Table
     add("unexplained", [item.residual_ns for item in items])
     add("total", [item.wall_ns for item in items], [_total_interval(item) for item in items])
     noisy = any(half is not None for row in rows for (half,) in row.beside)
-    return _part_table(known, rows, _first_ns(comparison), *[_HALF] * noisy)
+    return _part_table(by_label, rows, _first_ns(comparison), *[_HALF] * noisy)
 
 
 def per_step_of(differences: Sequence[TraceDifference | None]) -> Sequence[StepDifference | None]:
@@ -215,7 +215,7 @@ def per_step_of(differences: Sequence[TraceDifference | None]) -> Sequence[StepD
 
 
 def _total_interval(item: Difference) -> ConfidenceInterval | None:
-    """Without pairs the passes' differences have another middle than the medians'; the verdict has the interval."""
+    """Return the interval of the total; None without pairs, where its middle is not the difference of medians."""
     return item.wall_interval if item.paired else None
 
 
@@ -223,9 +223,9 @@ def _half(interval: ConfidenceInterval | None) -> float | None:
     return None if interval is None else (interval.high - interval.low) / 2
 
 
-def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[str]:
+def _notes(comparison: Comparison, by_label: Mapping[str, Difference]) -> Iterator[str]:
     """Yield the ratios, and what one must know to read the table."""
-    for label, item in known.items():
+    for label, item in by_label.items():
         if item.factors:
             product = " × ".join(
                 f"{name.replace('_', ' ')} {factor_text(ratio)}" for name, ratio in item.factors.items()
@@ -236,11 +236,11 @@ def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[
         if item.gpu_beyond_ns is not None and any(item.gpu_beyond_ns):
             first, this = map(time_text, item.gpu_beyond_ns)
             yield f"{label}: recorded GPU time beyond the unprofiled steps: {first} (first run), {this} (this run)"
-    if any(basis == "window" for item in known.values() for basis in item.basis.values()):
+    if any(basis == "window" for item in by_label.values() for basis in item.basis.values()):
         yield "GPU busy, launch-bound and host sync: unprofiled time of the phase, divided as in the recorded steps"
-    if any(item.wall_ns for item in known.values()):
+    if any(item.wall_ns for item in by_label.values()):
         yield _CHANGES.format(comparison.labels[0])
-    if any(item.intervals for item in known.values()):
+    if any(item.intervals for item in by_label.values()):
         yield _NOISE
     runs = zip(comparison.labels, comparison.runs, strict=True)
     if extra := [f"{label} {signed_time_text(ns)}" for label, report in runs if (ns := _first_pass_ns(report.run))]:
@@ -256,9 +256,9 @@ def _first_pass_ns(run: Run | None) -> int | None:
     return None if noise else run.first_pass_extra_ns
 
 
-def _recorded(comparison: Comparison, known: Mapping[str, TraceDifference]) -> Section:
+def _recorded(comparison: Comparison, by_label: Mapping[str, TraceDifference]) -> Section:
     """Return the difference of recorded spans: profiled, so never beside unprofiled times."""
-    first, items = comparison.labels[0], known.values()
+    first, items = comparison.labels[0], by_label.values()
     parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
     rows = [_DifferenceRow(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
     if any(item.residual_ns for item in items):
@@ -266,16 +266,19 @@ def _recorded(comparison: Comparison, known: Mapping[str, TraceDifference]) -> S
     rows.append(_DifferenceRow("total", [item.span_ns for item in items]))
     notes = ["recorded, so the profiler's cost is included; from each GPU's first work to the end of its last"]
     if any(max(item.devices) > 1 for item in items):
-        counts = ((first, next(iter(items)).devices[0]), *((label, item.devices[1]) for label, item in known.items()))
+        counts = (
+            (first, next(iter(items)).devices[0]),
+            *((label, item.devices[1]) for label, item in by_label.items()),
+        )
         notes.append(f"summed over GPUs: {', '.join(f'{count} of {label}' for label, count in counts)}")
     notes += [_CHANGES.format(first)] if any(item.span_ns for item in items) else []
-    table = _part_table(known, rows, _first_ns(comparison, _OF_GPUS))
+    table = _part_table(by_label, rows, _first_ns(comparison, _OF_GPUS))
     return Section(f"Difference in recorded (profiled) span from {first}", tuple(notes), table)
 
 
-def _phases(first: str, known: Mapping[str, PhaseDifference], what: str) -> Section:
+def _phases(first: str, by_label: Mapping[str, PhaseDifference], what: str) -> Section:
     """Return the difference per step or token of an engine, by phase: profiled, as the above."""
-    items = list(known.values())
+    items = list(by_label.values())
     parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
     rows = [_DifferenceRow(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
     rows.append(_DifferenceRow("total", [item.span_ns for item in items]))
@@ -284,7 +287,7 @@ def _phases(first: str, known: Mapping[str, PhaseDifference], what: str) -> Sect
         *(("tokens that the names of steps tell: the first ones of prompts are not among them",) * (what != "step")),
         _CHANGES.format(first),
     )
-    table = _part_table(known, rows, items[0].first_ns)
+    table = _part_table(by_label, rows, items[0].first_ns)
     return Section(f"Difference by phase, per {what}, from {first}", notes, table)
 
 

@@ -103,5 +103,5 @@ def _telling(comparison: Comparison, most: int) -> Iterator[Section]:
 
 
 def _ratios(row: ComparedRow) -> tuple[float | None, ...]:
-    """As people see them."""
+    """Return the ratios of a row, rounded as they are shown."""
     return tuple(None if ratio is None else float(f"{ratio:.3g}") for ratio in row.ratios)

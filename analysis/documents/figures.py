@@ -137,7 +137,7 @@ def reports_of(item: Report | Comparison | Sequence[Report], anyway: bool = Fals
 
 
 def _worded(rows: Iterable[tuple[Figure, T]], reports: Reports) -> list[tuple[Figure, T]]:
-    """Figures and what belongs to each; without molecules none of them, nor words of them."""
+    """Return the rows; without molecules, leave out their figures and their words in labels."""
     if reports.of_molecules:
         return list(rows)
     of_prompts = any(report.run is not None or report.served for report in reports.reports)
@@ -162,7 +162,7 @@ def report_figures(reports: Reports) -> Section:
 
 
 def _is_had(figure: Figure, report: Report) -> bool:
-    """Whether it has a value other than 0, and no check says that it is not to be had."""
+    """Return True if the figure has a value other than 0, and no check rules it out."""
     return bool(figure.value(report)) and evidence_of(figure, report).verdict != "not_to_be_had"
 
 

@@ -85,7 +85,7 @@ def warnings_found(report: Report) -> Iterator[str]:
 
 
 def _first_clauses(evidence: str) -> str:
-    """So much of it as takes about two lines, and never a part of a clause."""
+    """Return the first whole clauses of the evidence, as many as fit about two lines."""
     shown, *clauses = evidence.split("; ")
     for clause in clauses:
         if len(shown) + len(clause) > _EVIDENCE:
@@ -141,7 +141,7 @@ def findings_section(reports: Reports) -> Section:
 
 
 def _name(report: int, index: int) -> str:
-    """Of the section about a finding, for links."""
+    """Return the name of the section about a finding, for links."""
     return f"finding-{report}-{index}"
 
 

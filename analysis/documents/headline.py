@@ -61,7 +61,7 @@ def overview(report: Report) -> Section:
 
 
 def overview_lines(report: Report) -> list[str]:
-    """Return the same as sentences."""
+    """Return the rows of the overview as sentences."""
     return [f"{name[0].upper()}{name[1:]}: {text}." for name, text in _overview(report)]
 
 
@@ -109,7 +109,7 @@ def _cut(run: Run) -> str:
 
 
 def _waiting(phase: PhaseFigures) -> str:
-    """Return a phase that waits for the GPU's work of other phases is not what takes the time."""
+    """Return the share of a phase that is host syncs, where it is large: the wait is for work of other phases."""
     ratio = per(phase.sync_ns, phase.host_ns) or 0.0
     return f" ({percent_text(ratio)} of it in host syncs)" if ratio >= _LEAST_WAITING_RATIO else ""
 

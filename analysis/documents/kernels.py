@@ -389,7 +389,7 @@ def _listed(texts: Sequence[str], most: int, noun: str, mark: str = "") -> str:
 
 
 def _where(location: FoldedLocation, hunk: Hunk | None) -> str:
-    """In which phase and module, or between what."""
+    """Return the phase and module of a location as text, or the work before and after it."""
     inside = [f"in the {location.phase} phase"] if location.phase else []
     inside += [f"in {location.inner}"] if location.module else []
     before, after = (None if change is None else change.work for change in (hunk.around if hunk else (None, None)))
@@ -429,12 +429,12 @@ def _amount(rows: Sequence[RecordedWork], word: str, steps: int = 1) -> str:
 
 
 def _memory_kind(row: RecordedWork) -> str | None:
-    """Memcpy or memset; None for kernels and operators."""
+    """Return memcpy or memset; None for kernels and operators."""
     return next((kind for kind in ("memcpy", "memset") if row.cls is not None and row.cls.startswith(kind)), None)
 
 
 def _work_name(row: RecordedWork) -> str:
-    """Its operator, which a copy or set of memory may do besides what the operator is for; else its own name."""
+    """Return the operator of the work, with the class of a copy or memset; without operator its own name."""
     if row.operator is None:
         return cut(short_name(row.name), _LONGEST)
     return cut(f"{row.cls} of {row.operator}" if _memory_kind(row) else row.operator, _LONGEST)

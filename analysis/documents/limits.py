@@ -56,7 +56,7 @@ def odd_steps(report: Report) -> str:
 
 
 def _are_most(steps: Evidence) -> bool:
-    """Whether most of some steps have no GPU work."""
+    """Return True if most steps have no GPU work."""
     return _LEAST_STEPS < int(steps["steps"] or 0) < 2 * int(steps["steps_without_work"] or 0)
 
 

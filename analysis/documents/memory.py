@@ -131,7 +131,7 @@ def _batches(memory: Memory) -> list[Section]:
 
 
 def _is_far(batch: BatchMemory, memory: Memory) -> bool:
-    """Far beyond the device's memory."""
+    """Return True if the batch is far beyond the device's memory."""
     return memory.capacity_bytes is not None and batch.total > 4 * memory.capacity_bytes
 
 

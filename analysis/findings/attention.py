@@ -152,7 +152,7 @@ class Unfused(Struct, frozen=True):
 
 
 def unfused(known: TraceFacts) -> Unfused | None:
-    """Each softmax between two matrix products; None without any.
+    """Return each softmax between two matrix products; None without any.
 
     A backward has two products before its softmax, of the values and the probabilities, and two after it, of queries
     and keys, one right behind the other. A forward and a backward softmax between the same products are a loss.
@@ -198,7 +198,7 @@ def _found_unfused(known: TraceFacts) -> Unfused | None:
 
 
 def _products(is_product: np.ndarray, is_sum: np.ndarray, row: int, step: int, count: int) -> list[int]:
-    """Rows of up to so many products that stand one right behind the other, from a row on, forwards or backwards.
+    """Return the rows of at most `count` adjacent products from a row on; step: 1 is forwards, -1 backwards.
 
     is_sum: kernels that end a product, as they add up its parts.
     """

@@ -113,7 +113,7 @@ def _bottleneck(known: TraceFacts) -> Bottleneck | None:
 
 
 def _main_idle(known: TraceFacts) -> tuple[str | None, str | None, float | None]:
-    """Return the main cause of idle time between work, where most of that is, and its share."""
+    """Return the main cause of idle time between work, the location with most of it, and its share."""
     idle_ns = sum(part.time_ns for part in known.idle)
     if idle_ns < _LEAST_IDLE * known.scope.recorded_ns * known.scope.devices or (main := main_idle(known)) is None:
         return None, None, None

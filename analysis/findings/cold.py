@@ -85,7 +85,7 @@ def _found_calls(known: TraceFacts, least_ns: int) -> list[FirstCall]:
 
 
 def _idle_ns(known: TraceFacts, starts: Array, ends: Array) -> Array:
-    """How long no device worked in each interval, ns."""
+    """Return the time in each interval in which no device worked, ns."""
     work = known.facts.work
     idle: Array = ends - starts - Union(work.ts, work.ts_end).covered(starts, ends)
     return idle
@@ -101,7 +101,7 @@ class Specialization(Struct, frozen=True):
 
 
 def specializations(known: TraceFacts) -> list[Specialization]:
-    """Those of 20 ms or longer."""
+    """Return the specializations that take 20 ms or longer."""
     return known.once("specializations", None, lambda: _found_specializations(known))
 
 

@@ -224,7 +224,7 @@ def _times_of(course: StepPhase) -> dict[str, int | None]:
 
 
 def _percentiles(times: Mapping[str, Any]) -> str:
-    """Median, 99th percentile, or the 90th where there are too few, and the largest."""
+    """Return the median, the 99th (of few values the 90th) percentile and the longest, as text."""
     tail = "p99_ns" if times["p99_ns"] is not None else "p90_ns"
     said = [f"{key[:3]} {time_text(times[key])}" for key in ("p50_ns", tail) if times[key] is not None]
     return ", ".join([*said, f"longest {time_text(times['longest_ns'])}"])
@@ -297,7 +297,7 @@ def _by_function(where: Location) -> str:
 
 
 def _classes(run: Run) -> EvidencePart:
-    """Of a program with several processors, each one's time per step, unprofiled."""
+    """Return the unprofiled time per step of each logits processor of a program."""
     calls = run.program.processors if isinstance(run.program, ProgramTotals) else []
     timed = sorted((item for item in calls if item.time_ns), key=lambda item: -(item.time_ns or 0))
     said = ", ".join(f"{item.name} {time_text(per(item.time_ns, item.steps))}" for item in timed)
@@ -330,7 +330,7 @@ def _rest(run: Run, steps_ns: int, course: ConstraintContext) -> EvidencePart:
 
 
 def _of_engine(known: TraceFacts) -> FindingEvidence | None:
-    """Masks and grammars of an engine, by its phases."""
+    """Return the finding on masks and grammars of an engine, by its phases."""
     phases, scope = phase_times(known), known.scope
     grammars = [name for name in phases if name.startswith("grammar_")]
     mask_ns, grammar_ns = summed_over(phases, "own_ns", *MASKS), summed_over(phases, "own_ns", *grammars)
@@ -397,7 +397,7 @@ def _of_engine(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _first_time(phases: Mapping[str, Mapping[str, int | None]], names: Sequence[str]) -> int | None:
-    """Of the first that occurred, ns; None where nothing in the trace could mark one."""
+    """Return the time of the first phase that occurred, ns; None where none is recorded."""
     times = [ns for name in names if (ns := phases.get(name, {}).get("time_ns")) is not None]
     return next(filter(None, times), 0) if times else None
 
@@ -408,7 +408,7 @@ def _programs(known: TraceFacts) -> set[str]:
 
 
 def _of_loop(known: TraceFacts) -> FindingEvidence | None:
-    """Logits processors of a program's own, by its stacks, or by a phase that its own loop marks."""
+    """Return the finding on a program's own logits processors, by stacks or by a phase that its loop marks."""
     rows: Any = known.report.table("logits_processors").to_json()
     processors = [row for row in rows if not any(folder in row["source"] for folder in NOT_OWN)]
     if not processors:

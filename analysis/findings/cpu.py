@@ -68,7 +68,7 @@ def host_operators(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _host_places(known: TraceFacts) -> list[Where]:
-    """Where the thread with most time in operators works while no thread is in one."""
+    """Return where the thread with most time in operators works while no thread is in one."""
     return [item for item in places_of(filterfalse(is_waiting, of_idle_time(known))) if item.label != NOWHERE]
 
 

@@ -124,7 +124,7 @@ def _found(known: TraceFacts, phases: tuple[str, ...]) -> Location | None:
 
 
 def _main_tracks(known: TraceFacts) -> np.ndarray:
-    """By thread with phases, its track with most slices: phases that partly overlap others have tracks of their own."""
+    """Return the track with most slices of each thread with phases; overlapping phases have tracks of their own."""
     counts = np.bincount(known.facts.slices.track[known.facts.slices.track >= 0])
     main: dict[tuple[Any, Any], int] = {}
     for track, *thread in known.frame(_TRACKS).rows():

@@ -99,12 +99,12 @@ class Scope(Struct, frozen=True):
 
     @property
     def recorded_text(self) -> str:
-        """What shares of time are shares of, as text."""
+        """The recorded time, which shares of time refer to, as text."""
         return f"{'the recorded span' if self.run is None else 'the recorded steps'}, {time_text(self.recorded_ns)}"
 
     @property
     def base_text(self) -> str:
-        """What GPU time is a share of."""
+        """The time that shares of GPU time refer to, as text."""
         if self.run is None:
             return self.recorded_text
         kind = f" (such steps take {percent_text(self.wall_ratio)} of the run)" if self.wall_ratio < 1 else ""
@@ -120,7 +120,7 @@ class Scope(Struct, frozen=True):
         return phase.host_ns, phase.wall_ns, wall_ns
 
     def host_text(self, host_ns: float, phase: str) -> str:
-        """Return the figures that `host_part` is made of."""
+        """Return the figures that `host_part` is computed from, as text."""
         if (times := self._phase(phase)) is None:
             return f"{time_text(host_ns)} of {self.recorded_text}"
         recorded_ns, phase_ns, wall_ns = times
@@ -176,7 +176,7 @@ class TraceFacts:
         return EnclosingIndex(self.facts, self.stacks)
 
     def once(self, kind: str, key: Any, make: Callable[[], T]) -> T:
-        """Return the value that `make` gave when it was first asked for."""
+        """Return what `make` returned on the first call with this kind and key."""
         # `functools.cache` would make a cycle with this object, which would stay until Python's collector runs.
         if (kind, key) not in self._kept:
             self._kept[kind, key] = make()
@@ -299,7 +299,7 @@ class TraceFacts:
 
     @staticmethod
     def summed(parts: Iterable[IdlePart]) -> list[IdlePart]:
-        """By cause, the longest time first."""
+        """Return the sum of idle time of each cause, the longest first."""
         by_cause: dict[str, list[IdlePart]] = {}
         for part in parts:
             by_cause.setdefault(part.cause, []).append(part)
@@ -385,7 +385,7 @@ class TraceFacts:
         return {names[name]: count for name, count in most.most_common()}
 
     def _idle_of_steps(self) -> list[tuple[int, str, int]]:
-        """Idle time by step of the call that ends a gap, and cause."""
+        """Return idle time by step (of the call that ends a gap) and cause."""
         idle, parts = self.facts.idle, self.facts.parts
         step_of = np.append(self.facts.call_steps, gaps.NONE)[idle.call]  # the last is that of no call
         step = np.where(idle.position == 0, step_of, gaps.NONE)[parts.idle]
@@ -395,7 +395,7 @@ class TraceFacts:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Of the GPU's work."""
+        """Classes of the GPU's work."""
         return tuple(str(row["class"]) for row in self.report.table("kernel_classes").to_json())
 
     @property
@@ -405,12 +405,12 @@ class TraceFacts:
         return next((text for name, text in _ENGINES.items() if name in sources), None)
 
     def doubts_on(self, groups: tuple[Group, ...]) -> str | None:
-        """Why figures of the groups are not exact; None where they are."""
+        """Return why figures of the groups are not exact; None where they are."""
         doubted = self.report.doubts_on(groups)
         return "; ".join(f"{item.title}: {item.reason}" for item in doubted) or None
 
     def rows(self, query: Query) -> list[dict[str, Any]]:
-        """Rows by column name."""
+        """Return the rows of a query, by column name."""
         return self.frame(query).to_json()
 
     def row(self, query: Query) -> dict[str, Any]:

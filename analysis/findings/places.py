@@ -24,7 +24,7 @@ _NEARLY_ALL, _MAIN = 0.9, 0.25
 
 
 class Where(Struct, frozen=True):
-    """A place in the program and what it asks for."""
+    """A location in the program: how much it asks for, and the time of that."""
 
     label: str
     count: int
@@ -32,7 +32,7 @@ class Where(Struct, frozen=True):
 
 
 class Location(Struct, frozen=True):
-    """Where most of some time is; of what has no time, most of its number."""
+    """Where most of a time is spent; of rows without times, where most of them are."""
 
     name: str | None  # None: at no recorded place
     ratio: float  # share of the time that is there
@@ -79,13 +79,13 @@ def location(known: TraceFacts, rows: Iterable[Mapping[str, Any]]) -> Location |
 
 
 def _inside(row: Mapping[str, Any], names: list[str], name: str) -> str:
-    """Return the innermost name just inside one of the names around a row."""
+    """Return the enclosing name one level inside `name`, at most the row's label."""
     label = _label(row)
     return names[max(names.index(name) - 1, names.index(label) if label in names else 0)]
 
 
 def _around_all(known: TraceFacts) -> frozenset[str]:
-    """Return the names that are around nearly all launches of a thread with many of them."""
+    """Return the names that enclose nearly all launches of a thread with many launches."""
     return known.once("around all", None, lambda: _found_around_all(known))
 
 
@@ -159,7 +159,7 @@ def processor_places(known: TraceFacts) -> list[Where]:
 
 
 def layers_text(known: TraceFacts) -> str:
-    """How many of the launches layers make that are alike."""
+    """Return how many of the launches equal layers make, as text."""
     rows = [row for row in of_launches(known) if row["module"]]
     total = known.report.counts.launches
     outer = Counter[str]()
@@ -189,13 +189,13 @@ def _added_up(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Where]:
 
 
 def path_text(row: Mapping[str, Any]) -> str:
-    """Return the innermost place of a row and what is around it, as far as it takes to find it."""
+    """Return the innermost location of a row and the names that enclose it, as many as it takes to find it."""
     names = _names(row)
     return " < ".join(names[names.index(_label(row)) :][:_LEVELS_SHOWN]) if names else _label(row)
 
 
 def _names(row: Mapping[str, Any]) -> list[str]:
-    """Return the names of what is around, the innermost first.
+    """Return the enclosing names of a row, innermost first.
 
     Its label, then functions and modules, else operators.
     """
@@ -216,7 +216,7 @@ def _function(source: str, module: str | None) -> str:
 
 
 def _with_operator(row: Mapping[str, Any]) -> str:
-    """Operator and the function that calls it."""
+    """Return the operator and the function that calls it."""
     return " in ".join(filter(None, (row["operator"], row["source"] and short_source(row["source"]))))
 
 

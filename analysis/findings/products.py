@@ -119,14 +119,14 @@ def _products_of(known: TraceFacts, index: np.ndarray) -> dict[int, Product]:
 
 
 def _share_in(known: TraceFacts, index: np.ndarray, other: np.ndarray) -> float:
-    """Share of the time of pieces of work that lies in others."""
+    """Return the share of the time of some work that is in other work too."""
     work = known.facts.work
     times = (work.ts_end - work.ts)[index]
     return float(times[np.isin(index, other)].sum() / max(1, times.sum()))
 
 
 def _index_of(known: TraceFacts, chosen: Sequence[NamedWork]) -> np.ndarray:
-    """Return the work of some names, of a run that of its recorded steps."""
+    """Return the indices of work of some names; of a run, that in recorded steps."""
     names = {(item.category, item.name) for item in chosen}
     wanted = np.array([(name.category, name.name) in names for name in known.facts.names], dtype=bool)
     work = sequence(known)
@@ -135,7 +135,7 @@ def _index_of(known: TraceFacts, chosen: Sequence[NamedWork]) -> np.ndarray:
 
 
 def _fp32(known: TraceFacts) -> list[NamedWork]:
-    """Products of 32-bit numbers without tensor cores."""
+    """Return the products of 32-bit numbers without tensor cores."""
     return [item for item in work_by_name(known, "matmul") if number_type(item.name) == "float32"]
 
 
@@ -197,7 +197,7 @@ def slow_runs_of(known: TraceFacts, chosen: Sequence[NamedWork]) -> tuple[np.nda
 
 
 def _slow_runs(known: TraceFacts) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same of all products.
+    """Return the slow runs of all products, and by how much each is slower, ns.
 
     Sizes are asked for only where times of a name differ much, and of some of its runs.
     """

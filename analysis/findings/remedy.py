@@ -74,7 +74,7 @@ def constraining(run: Run) -> str | None:
 
 
 def _names(arguments: Iterable[str]) -> list[str]:
-    """Names of arguments, of `KEY=VALUE` texts too."""
+    """Return the names of arguments, also of `KEY=VALUE` texts."""
     return [item.partition("=")[0] for item in arguments]
 
 
@@ -95,7 +95,7 @@ def remedy_of_run(run: Run, course: ConstraintContext) -> str:
 
 
 def _of_captured(run: Run, course: ConstraintContext) -> str:
-    """Return a processor that comes with molprof."""
+    """Return the advice on a processor that comes with molprof."""
     name, setup = course.name, run.setup
     constraints = {kind: getattr(setup, kind, None) for kind in CONSTRAINTS}
     instead: Any = (setup.processor_parameters or {}).get("instead_of", {})
@@ -191,7 +191,7 @@ def _of_parts(run: Run) -> str:
 
 
 def _forced(run: Run, course: ConstraintContext, takes_another: bool = False) -> str:
-    """Tokens that need no forward of their own; empty where they cannot be appended at once, or are few."""
+    """Return the advice on forced tokens; empty where they are few, or cannot be appended at once."""
     setup = run.setup
     if course.forced < _LEAST_FORCED or setup.own_loop or isinstance(run.program, ProgramTotals):
         return ""
@@ -208,7 +208,7 @@ def _forced(run: Run, course: ConstraintContext, takes_another: bool = False) ->
 
 
 def _of_own(course: ConstraintContext) -> str:
-    """Return a processor of the user's own."""
+    """Return the advice on a processor of the user's own."""
     if course.is_by_row:
         return "Mask all rows with one tensor operation in place of a loop over them."
     if course.reading >= _LEAST_READING:
@@ -222,7 +222,7 @@ def _of_own(course: ConstraintContext) -> str:
 
 
 def _lines(course: ConstraintContext, command: str) -> str:
-    """Where in the program to begin."""
+    """Return where in the program to begin, as a sentence."""
     if course.function is not None:
         return f"Begin in {course.function}; molprof report by source TRACE has all functions."
     return f"Its lines: {command} --stacks, then molprof report by source TRACE."
@@ -287,7 +287,7 @@ def _of_package(name: str) -> str:
 
 
 def remedy_of_loop(function: str | None, is_small: bool, source: str = "") -> str:
-    """Return a program of which only stacks tell the processors; source: of the one with most of the time."""
+    """Return the advice on processors known by stacks alone; source: of the one with most of the time."""
     if is_small:
         return "Leave it: the model sets the time."
     begin = "" if function is None else f" Begin in {function}."

@@ -60,18 +60,18 @@ def within(known: TraceFacts, operators: Frame, *phases: str) -> Frame:
 
 
 def host_ns(operators: Frame) -> int:
-    """Time in operators. Nested calls count once, threads each."""
+    """Return the time in operators, ns: nested calls count once, threads are summed."""
     return sum(Union(mine["ts"], mine["ts_end"]).length_ns for mine in _threads(operators).values())
 
 
 def host_times(known: TraceFacts, operators: Frame, phases: Collection[str]) -> list[tuple[int, str]]:
-    """Return the same by phase, where there is any."""
+    """Return the time in operators of each phase that has any, ns, and the phase."""
     times = [(host_ns(within(known, operators, phase)), phase) for phase in phases]
     return [time for time in times if time[0]]
 
 
 def launched(engine: TraceProcessor, operators: Frame) -> tuple[int, int]:
-    """Count of GPU work launched inside operators, and the sum of its times, ns."""
+    """Return the count of GPU work launched inside operators, and the sum of its times, ns."""
     calls = Frame(engine.query(_LAUNCHED.text))
     count = gpu_ns = 0
     for thread, mine in _threads(operators).items():

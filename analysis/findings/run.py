@@ -42,7 +42,7 @@ _COMPILERS = ("*torch/_dynamo/convert_frame.py(*): _compile*", "*torch/_inductor
 
 
 def recorded_compiling(known: TraceFacts) -> Union:
-    """When torch.compile compiled."""
+    """Return the intervals in which torch.compile compiled."""
     spans, stacks = known.frame(_COMPILING), inside(known, (), _COMPILERS)
     starts, ends = spans["ts"].astype(np.int64), spans["ts_end"].astype(np.int64)
     if stacks is not None:
