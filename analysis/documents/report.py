@@ -278,12 +278,12 @@ def _run_sections(reports: Reports) -> Iterator[Section]:
 
 
 def _by_drift(item: SequenceFigures) -> tuple[int, ...]:
-    """Those that drift most stand first."""
+    """Return the sort key that puts molecules with the most drift first."""
     return -item.junk, -item.filler, -item.malformed_blocks, item.sequence
 
 
 def _trained(kind: str, name: str) -> Callable[[Run], Iterable[Any]]:
-    """Rows of the drift or disagreement of a run; those of random weights say nothing."""
+    """Return the rows of a run's drift or disagreement; none of random weights, where they say nothing."""
     return lambda run: () if run.setup.random else getattr(getattr(run, kind), name, ())
 
 

@@ -143,7 +143,7 @@ def _valid(report: Report) -> Cell:
 
 
 def told_once(labels: Sequence[str], lines: Sequence[str]) -> tuple[str, ...]:
-    """Lines that begin with the label of a run; those of several runs as one, with the range of each number."""
+    """Return lines that begin with a run's label; equal lines of several runs become one, with ranges of numbers."""
     by_text: dict[str, list[tuple[str, list[str]]]] = {}
     for line in lines:
         label = max((name for name in labels if line.startswith(f"{name}: ")), key=len, default="")

@@ -184,7 +184,7 @@ def _at_limit(comparison: Comparison, indices: Sequence[int], so: str) -> str:
 
 
 def _of_each(texts: Sequence[str], runs: Sequence[tuple[str, Run]], count: int) -> Sequence[str]:
-    """Texts that end with the labels of runs; one of them where all of more than two runs have the same."""
+    """Return the texts, which end with labels of runs; a single one where more than two runs all have the same."""
     alike = {text.removesuffix(label) for text, (label, _) in zip(texts, runs, strict=True)}
     return [f"{alike.pop()}each run"] if len(texts) == count > 2 and len(alike) == 1 else texts
 
@@ -209,7 +209,7 @@ def _steps(comparison: Comparison, index: int) -> str:
 
 
 def _span(comparison: Comparison, index: int, follows: bool) -> str:
-    """Of traces without unprofiled times only what was recorded can be told. follows: on a sentence that names both."""
+    """Return the difference of recorded spans as a sentence. follows: it stands after one that names both runs."""
     item = comparison.trace_differences[index - 1]
     if item is None:
         return ""
@@ -309,7 +309,7 @@ def _machine_ns(difference: Difference) -> int:
 
 
 def _doubts(difference: Difference) -> list[str]:
-    """Those of the pair; the warnings have those of each run."""
+    """Return the doubts on the pair of runs; the warnings have those of each run."""
     return [doubt for doubt in difference.doubts if not doubt.startswith("in the ")]
 
 

@@ -135,7 +135,7 @@ def _texts(environment: Environment) -> dict[str, str]:
 
 
 def _capabilities(devices: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:
-    """Major and minor compute capability of the devices that the file tells them of, each once."""
+    """Return the distinct compute capabilities (major, minor) of the devices, as far as recorded."""
     versions = [(device.get("computeMajor"), device.get("computeMinor")) for device in devices]
     numbers = [(major, minor) for major, minor in versions if type(major) is int and type(minor) is int]
     return tuple(dict.fromkeys(numbers))
@@ -235,7 +235,7 @@ def _check(
 
 
 def _of_unfinished_rows(manifest: Manifest) -> int:
-    """Tokens of unfinished rows over the steps of their batches: one each, or as many as the loop appended."""
+    """Return the tokens of unfinished rows in all steps: one per row and step, or as many as the loop appended."""
     total = 0
     for molecule in manifest.molecules:
         steps = manifest.steps_per_batch[molecule.batch]

@@ -343,7 +343,7 @@ def agreement(tokens: Sequence[Token]) -> Agreement:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """None if any is not recorded."""
+    """Return the mean; None if any value is not recorded."""
     recorded = [value for value in values if value is not None]
     return statistics.fmean(recorded) if len(recorded) == len(values) else None
 

@@ -132,7 +132,7 @@ def _kind(report: Report, name: str, column: str = "count") -> int | None:
 
 
 def _of_kind(id_: str, label: str, unit: Unit, kind: str, column: str, *rests_on: Group) -> Figure:
-    """Work of one kind: a column of _KINDS, the count of the steps per step."""
+    """Return the figure of one kind of work: a column of _KINDS; `step_count` per step."""
 
     def value(report: Report) -> Value:
         amount = _kind(report, kind, column)
@@ -156,7 +156,7 @@ def _of_kinds(name: str, label: str, kind: str) -> tuple[Figure, ...]:
 
 
 def _kind_column(report: Report) -> str:
-    """Work of the recorded steps is counted; of a foreign trace without marked steps, all of it."""
+    """Return the column that counts work of the recorded steps; of a foreign trace without steps, all work."""
     return "count" if report.run is None and _marked(report, "steps") is None else "step_count"
 
 

@@ -54,7 +54,7 @@ def latency(manifest: Manifest, repeat: Repeat) -> dict[str, int | None] | None:
 
 
 def percentiles(times_by_measure: Mapping[str, Sequence[int]]) -> dict[str, int | None]:
-    """Of times of requests by measure, ns; by the figure's id. p50 is the median, p99 goes by nearest rank.
+    """Return p50 (median) and p99 (nearest rank) of the times of each measure, ns, by the figure's id.
 
     Where half of the requests wait and half do not, the nearest rank would be the longest of those that do not.
     """
@@ -126,7 +126,7 @@ def read_served(attached: Attached) -> ServedTimes:
 
 
 def with_values(served: ServedTimes, of: Callable[[Sequence[float]], float]) -> ServedTimes:
-    """With one value for each figure of all passes, such as their mean; None where a pass lacks it."""
+    """Return the served times with one value per figure over all passes; None where a pass lacks it."""
     values: dict[str, int | float | None] = {}
     for name in dict.fromkeys(name for item in served.passes for name in item.figures):
         each = [number for item in served.passes if (number := item.figures.get(name)) is not None]

@@ -307,7 +307,7 @@ def step_times(repeats: Sequence[Repeat]) -> tuple[StepTime, ...]:
 
 
 def _step_phases(repeats: Sequence[Repeat]) -> tuple[StepPhase, ...]:
-    """Empty without timed passes, or if their numbers of steps differ."""
+    """Return phases step by step; empty without timed passes, or if their numbers of steps differ."""
     phases = []
     for name in PHASES:
         passes = [[time for batch in repeat.step_phases_ns.get(name, ()) for time in batch] for repeat in repeats]

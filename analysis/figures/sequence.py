@@ -42,7 +42,7 @@ _FUNCTION = re.compile(r"\w+(?:Functor|Ops|_cuda)\w*")
 
 
 class Match(NamedTuple):
-    """A place of each sequence that belong together, and the number of the level whose keys are equal."""
+    """An index of each sequence that are matched, and the number of the level whose keys are equal."""
 
     first: int
     other: int
@@ -55,7 +55,7 @@ def functions_in(name: str) -> tuple[str, ...]:
 
 
 def align(first: Sequence[Hashable | None], other: Sequence[Hashable | None]) -> list[_Pair]:
-    """Places with equal keys, in order: a longest common subsequence, of very long sequences a long one."""
+    """Return pairs of indices with equal keys: a longest common subsequence; of very long sequences, a long one."""
     # What the other one lacks cannot belong to anything.
     common = (set(first) & set(other)) - {None}
     numbers = {key: number for number, key in enumerate(common)}
@@ -66,7 +66,7 @@ def align(first: Sequence[Hashable | None], other: Sequence[Hashable | None]) ->
 
 
 def align_by(levels: Sequence[Level]) -> list[Match]:
-    """Places that belong together, in order: by the keys of the first level, then in each gap by the next level's.
+    """Return matched indices in order: by the keys of the first level, then in each gap by those of the next.
 
     All levels are of the same two sequences; a level should tell less apart than the one before it. A match of a later
     level is worth less, down to half of one of the first. A level whose few matches cost more than they are worth,
@@ -110,7 +110,7 @@ def gaps(matches: Sequence[Match], first: int, other: int) -> Iterator[tuple[ran
 
 
 def _windows(first: list[int], other: list[int]) -> Iterator[_Pair]:
-    """Pairs of places. Of what is too long, the first half of a window counts, and the next begins behind it."""
+    """Yield matched indices. Long sequences go by windows: half of each counts, and the next begins behind it."""
     one = two = 0
     while (len(first) - one) * (len(other) - two) > _WHOLE:
         ends = one + WINDOW, two + WINDOW
@@ -127,7 +127,7 @@ def _windows(first: list[int], other: list[int]) -> Iterator[_Pair]:
 
 
 def _pairs(first: Sequence[int], other: Sequence[int], one: int, two: int) -> Iterator[_Pair]:
-    """Pairs of a longest common subsequence, whose places begin at one and two."""
+    """Yield pairs of a longest common subsequence; their indices begin at `one` and `two`."""
     begin, end = 0, 0
     shorter = min(len(first), len(other))
     while begin < shorter and first[begin] == other[begin]:
@@ -161,7 +161,7 @@ def _by_halves(first: Sequence[int], other: Sequence[int], one: int, two: int) -
 
 
 def _lengths(first: Sequence[int], other: Sequence[int]) -> np.ndarray:
-    """Of each beginning of the first sequence, the empty one too, how much it has in common with the other."""
+    """Return the length of the common subsequence of each prefix of the first sequence (also empty) and the other."""
     (bits,) = deque(_rows(first, other), maxlen=1)
     data = np.frombuffer(bits.to_bytes(len(first) // 8 + 1, "little"), dtype=np.uint8)
     ones = np.unpackbits(data, bitorder="little", count=len(first))
@@ -169,7 +169,7 @@ def _lengths(first: Sequence[int], other: Sequence[int]) -> np.ndarray:
 
 
 def _by_table(first: Sequence[int], other: Sequence[int], one: int, two: int) -> Iterator[_Pair]:
-    """Pairs by walking back through the bits of all rows."""
+    """Yield the pairs, by walking back through the bits of all rows."""
     rows = list(_rows(first, other))
     here, there = len(first), len(other)
     pairs = []
@@ -185,7 +185,7 @@ def _by_table(first: Sequence[int], other: Sequence[int], one: int, two: int) ->
 
 
 def _rows(first: Sequence[int], other: Sequence[int]) -> Iterator[int]:
-    """After each place of the other sequence a bit for each of the first: 0 where one more is in common up to there."""
+    """Yield, per element of the other sequence, a bit per element of the first: 0 where the common prefix grows."""
     positions: defaultdict[int, list[int]] = defaultdict(list)
     for index, key in enumerate(first):
         positions[key].append(index)
@@ -200,7 +200,7 @@ def _rows(first: Sequence[int], other: Sequence[int]) -> Iterator[int]:
 
 
 def _bits(positions: Sequence[int], size: int) -> int:
-    """Return a number with these bits."""
+    """Return a number with the bits at these positions set."""
     data = bytearray(size)
     for position in positions:
         data[position >> 3] |= 1 << (position & 7)
@@ -208,7 +208,7 @@ def _bits(positions: Sequence[int], size: int) -> int:
 
 
 class RepeatedBlock(NamedTuple):
-    """`times` equal spans of `length` places, one after the other, the first at `start`."""
+    """`times` adjacent equal spans of `length` elements, the first at index `start`."""
 
     start: int
     length: int
@@ -216,12 +216,12 @@ class RepeatedBlock(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The place behind the last span."""
+        """The index after the last span."""
         return self.start + self.length * self.times
 
 
 def blocks(keys: Sequence[Hashable]) -> list[RepeatedBlock]:
-    """Return the sequence as blocks, in order, which hold every place once; what does not repeat has `times` 1.
+    """Return the sequence as blocks, in order, which hold every element once; what does not repeat has `times` 1.
 
     Of all blocks the one goes first that folds the most places into one span, of equal ones the shortest, then the
     earliest. What is left on both sides of it is split in the same way.

@@ -19,7 +19,7 @@ _Timed = Callable[[Run, "int | None", Mapping[str, "int | None"]], "float | None
 
 
 def _timed(name: str, label: str, value: _Timed, unit: Unit = "ns", phase: str | None = None) -> Figure:
-    """Of the median pass, and of each timed pass."""
+    """Return a figure of the median pass and of each timed pass."""
 
     def median(run: Run) -> float | None:
         return value(run, run.wall_ns.median, {phase: figures.wall_ns for phase, figures in run.phases.items()})
@@ -32,12 +32,12 @@ def _timed(name: str, label: str, value: _Timed, unit: Unit = "ns", phase: str |
 
 
 def _phase(name: str, label: str, steps: Callable[[Run], int | None]) -> Figure:
-    """Time of a phase per step that has it."""
+    """Return the figure of a phase's time per step that has the phase."""
     return _timed(f"{name}_ns", label, lambda run, wall_ns, phases_ns: per(phases_ns.get(name), steps(run)), phase=name)
 
 
 def _steps_of_processor(run: Run) -> int | None:
-    """None without anything in the phase: then only molprof's marks take its time."""
+    """Return the steps of a run with a processor; None without one, as then the phase holds only molprof's marks."""
     return run.steps if run.has_processor else None
 
 
@@ -51,17 +51,17 @@ def _setup_ns(run: Run, wall_ns: int | None, phases_ns: Mapping[str, int | None]
 
 
 def _count(name: str, label: str, unit: Unit = "count", **fields: Any) -> Figure:
-    """Return the field of the run that is called as the figure."""
+    """Return the figure of the run's field of the same name."""
     return Figure(name, "Tokens", label, unit, of_run(lambda run: getattr(run, name)), **fields)
 
 
 def _of_drift(name: str, label: str, unit: Unit) -> Figure:
-    """Return the field of the run's drift that is called as the figure."""
+    """Return the figure of the drift's field of the same name."""
     return Figure(name, "Tokens", label, unit, of_run(lambda run: getattr(run.drift, name, None)), of_molecules=True)
 
 
 def _of_answers(name: str, label: str, value: Callable[[Run], float | None], unit: Unit = "number") -> Figure:
-    """Of answers to prompts of plain text."""
+    """Return a figure of answers to prompts of plain text."""
     return Figure(name, "Tokens", label, unit, of_run(value), stands_in=True)
 
 
@@ -94,7 +94,7 @@ def _agreement(name: str, label: str, column: str, choice: str | None = None) ->
 
 
 def _of_forced(name: str, label: str, unit: Unit, value: Callable[[ForcedText, Run], float | None]) -> Figure:
-    """Of tokens that were the only ones which their masks left."""
+    """Return a figure of forced tokens: those that were the only ones which their masks left."""
 
     def of_forced(run: Run) -> float | None:
         return None if run.forced is UNSET else value(run.forced, run)
@@ -103,7 +103,7 @@ def _of_forced(name: str, label: str, unit: Unit, value: Callable[[ForcedText, R
 
 
 def _drafts(name: str, label: str, value: Callable[[Drafts], float | None], unit: Unit = "count") -> Figure:
-    """Of the tokens that an assistant drafted."""
+    """Return a figure of the tokens that an assistant drafted."""
     return _of_answers(name, label, lambda run: None if run.drafts is None else value(run.drafts), unit)
 
 

@@ -28,7 +28,7 @@ def zeroing(known: TraceFacts) -> Inside | None:
 
 
 def _costs(known: TraceFacts, calls: Inside) -> tuple[dict[str, int], float, tuple[str, ...]]:
-    """Kernels and their time, the gaps before them, how much of the time both take, and what holds most of it."""
+    """Return the figures of kernels launched in these calls, their share of the time, and the finding around them."""
     count, gpu_ns = calls.work_ns(known)
     gaps, idle_ns = calls.idle_ns(known, _WAITING)
     scope = known.scope

@@ -127,14 +127,14 @@ def _pieces(table: Table, rows: Sequence[Sequence[str]], room: int) -> list[_Pie
 
 
 def _groups(table: Table) -> Iterator[range]:
-    """Columns that stand together, without the keys."""
+    """Return the columns that stand together, without the keys."""
     count = len(table.columns)
     starts = [index for index in range(table.keys, count) if index == table.keys or not table.columns[index].joined]
     return (range(*ends) for ends in itertools.pairwise([*starts, count]))
 
 
 def _left_out(widths: _Piece, table: Table, room: int) -> set[int]:
-    """Spare columns without which the table need not be split, or all of them."""
+    """Return the spare columns to leave out so that the table need not be split, or all of them."""
     left_out: set[int] = set()
     for title in table.spare_columns:
         least = {index: min(size, _least(index, table)) for index, size in widths.items() if index not in left_out}
@@ -145,14 +145,14 @@ def _left_out(widths: _Piece, table: Table, room: int) -> set[int]:
 
 
 def _least(index: int, table: Table) -> int:
-    """To what width a column is cut before a table is split; numbers are not."""
+    """Return the width to which a column is cut before a table is split; numbers are not cut."""
     column = table.columns[index]
     is_key = index < table.keys and column.unit != "path"  # the end of a path tells it from others
     return WIDTH if column.numeric else _SHORTEST_KEY if is_key else _SHORTEST
 
 
 def _surplus(piece: _Piece, table: Table, room: int) -> int:
-    """By how much a line is too wide."""
+    """Return by how much a line is too wide."""
     return len(_INDENT) + sum(size + _gap(table.columns[index]) for index, size in piece.items()) - 2 - room
 
 
