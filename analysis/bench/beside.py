@@ -46,7 +46,7 @@ class _Capture(msgspec.Struct, frozen=True):
 
 
 class _Keys(msgspec.Struct):
-    """What is read of a trace."""
+    """The keys that are read of a trace file."""
 
     molprof: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -57,18 +57,18 @@ def with_measured(report: Report) -> Report:
     That is done where the fix only asks for such a measurement; other reports are returned as they are.
     """
     run = report.run
-    asked = next((item for item in report.findings if item.id == "constraint"), None)
-    if run is None or asked is None or not (ask := question(run)) or ask not in asked.fix:
+    finding = next((item for item in report.findings if item.id == "constraint"), None)
+    if run is None or finding is None or not (ask := question(run)) or ask not in finding.fix:
         return report
     path = Path(report.trace.path)
     try:
         names = sorted(entry.name for entry in os.scandir(path.absolute().parent) if _is_small(entry))[:_MOST_FILES]
-        fix = _of_captures(path, names) or _of_results(run, asked, path, names)
+        fix = _of_captures(path, names) or _of_results(run, finding, path, names)
     except (OSError, MolprofError):  # no file, or gone meanwhile
         return report
     if not fix:
         return report
-    findings = [replace(item, fix=item.fix.replace(ask, fix)) if item is asked else item for item in report.findings]
+    findings = [replace(item, fix=item.fix.replace(ask, fix)) if item is finding else item for item in report.findings]
     return replace(report, findings=tuple(findings))
 
 
@@ -84,8 +84,8 @@ def _of_captures(path: Path, names: list[str]) -> str:
     others: dict[str, MeasuredRun] = {}
     for name in names:
         other = path.parent / name
-        if name.endswith(_TRACES) and name != path.name and (found := _capture(other)) and found.alike == mine.alike:
-            others[str(other)] = replace(found.measured, name=str(other))
+        if name.endswith(_TRACES) and name != path.name and (theirs := _capture(other)) and theirs.alike == mine.alike:
+            others[str(other)] = replace(theirs.measured, name=str(other))
     advice: str = chosen_engine(mine.measured, [*others.values()], lambda run: f"(captured apart: {run.name})")
     return advice
 
@@ -99,12 +99,12 @@ def _capture(path: Path) -> _Capture | None:
         content = path.read_bytes()
         raw = gzip.decompress(content) if path.name.endswith(".gz") else content
         manifest = from_json(msgspec.json.decode(msgspec.json.decode(raw, type=_Keys).molprof))
-        found = _measured(manifest)
+        capture = _measured(manifest)
     except (OSError, EOFError, ValueError, MolprofError):
-        found = None
+        capture = None
     if key is not None:
-        write_entry(_FOLDER, key, msgspec.json.encode(found), _MOST_CACHED)
-    return found
+        write_entry(_FOLDER, key, msgspec.json.encode(capture), _MOST_CACHED)
+    return capture
 
 
 def _measured(manifest: Manifest) -> _Capture | None:
@@ -144,11 +144,11 @@ def _steps_ns(repeat: Repeat) -> int:
 
 
 def _constraint(parameters: dict[str, Any] | None) -> tuple[str, str] | None:
-    """Kind and text of what a processor keeps to."""
+    """Return the kind and the text of a processor's constraint."""
     return next(((kind, str(parameters[kind])) for kind in _KINDS if parameters and kind in parameters), None)
 
 
-def _of_results(run: Run, asked: Finding, path: Path, names: list[str]) -> str:
+def _of_results(run: Run, finding: Finding, path: Path, names: list[str]) -> str:
     """By results of `bench masks` on the run's constraint and tokenizer, in the trace's folder or the current one."""
     if (constraint := _constraint(run.setup.processor_parameters)) is None:
         return ""
@@ -163,7 +163,7 @@ def _of_results(run: Run, asked: Finding, path: Path, names: list[str]) -> str:
         ]
         for environment in dict.fromkeys(item.environment for item in cases):
             mine = [item for item in cases if item.environment == environment]
-            if fix := _by_cost(run, asked, engine_masks(mine), file):
+            if fix := _by_cost(run, finding, engine_masks(mine), file):
                 return fix
     return ""
 
@@ -185,34 +185,34 @@ def _content(kind: str, text: str) -> str:
     return digest({"schemas": [digest(one)]})
 
 
-def _by_cost(run: Run, asked: Finding, engines: list[EngineMasks], file: Path) -> str:
+def _by_cost(run: Run, finding: Finding, engines: list[EngineMasks], file: Path) -> str:
     """Return what to take by the cost of a step of about as many rows as the run has."""
     rows = run.row_steps / run.steps if run.steps else run.setup.batch_size
     device = (run.setup.device or "cpu").partition(":")[0]
     costs = [cost for cost in step_costs(engines) if (cost.threads, cost.device) == (None, device)]
     nearest = min((cost.rows for cost in costs), key=lambda count: abs(count - rows), default=0)
     of = {cost.engine.removesuffix("-core"): cost for cost in costs if cost.rows == nearest}
-    own = of.get(run.setup.processor or "")
-    if own is None or len(of) < 2:
+    current = of.get(run.setup.processor or "")
+    if current is None or len(of) < 2:
         return ""
     refused = {item.engine: len(item.wrong(True)) for item in engines}
-    able = [cost for cost in of.values() if refused[cost.engine] <= refused[own.engine]]
+    able = [cost for cost in of.values() if refused[cost.engine] <= refused[current.engine]]
     best = min(able, key=lambda cost: cost.total.mean_ns)
     where = f"in {file} (molprof bench masks, without the model)"
     each = f"per step of {nearest} row{'s' * (nearest > 1)}"
-    if best.total.mean_ns > _ALIKE * own.total.mean_ns:
-        return f"Keep it: of {len(of)} engines none costs less, {time_text(own.total.mean_ns)} {each} {where}."
-    return f"{_taken(best, own, each, where)}{_lost(asked, best, own)}."
+    if best.total.mean_ns > _ALIKE * current.total.mean_ns:
+        return f"Keep it: of {len(of)} engines none costs less, {time_text(current.total.mean_ns)} {each} {where}."
+    return f"{_taken(best, current, each, where)}{_lost(finding, best, current)}."
 
 
-def _taken(best: StepCost, own: StepCost, each: str, where: str) -> str:
-    times = f"{time_text(best.total.mean_ns)} {each}, not {time_text(own.total.mean_ns)}"
+def _taken(best: StepCost, current: StepCost, each: str, where: str) -> str:
+    times = f"{time_text(best.total.mean_ns)} {each}, not {time_text(current.total.mean_ns)}"
     return f"Take --processor {best.engine.removesuffix('-core')}: {times}, {where}"
 
 
-def _lost(asked: Finding, best: StepCost, own: StepCost) -> str:
-    """Return what taking it saves of a step, by the share of the constraint."""
-    share = asked.figures.get("share_ratio")
+def _lost(finding: Finding, best: StepCost, current: StepCost) -> str:
+    """Return the share of a step that the best engine saves, as text; empty where it is not known."""
+    share = finding.figures.get("share_ratio")
     if share is None:
         return ""
-    return f"; a step can lose about {percent_text(share * (1 - best.total.mean_ns / own.total.mean_ns))}"
+    return f"; a step can lose about {percent_text(share * (1 - best.total.mean_ns / current.total.mean_ns))}"

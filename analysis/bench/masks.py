@@ -67,7 +67,7 @@ class StepCost:
 
     @property
     def row_ns(self) -> float:
-        """Of the mean."""
+        """Mean time per row."""
         return self.total.mean_ns / self.rows
 
 
@@ -89,19 +89,19 @@ class EngineMasks:
 
     def masks(self) -> list[Mask]:
         """Return the mask of each step of all instances."""
-        found = []
+        masks = []
         for schema, one in self.instances:
             labels = (itertools.chain.from_iterable([name] * count for name, count in runs)
                       for runs in (one.states, one.keywords))  # fmt: skip
             times = itertools.zip_longest(one.mask_ns, one.accept_ns, one.apply_ns)
-            found += [
+            masks += [
                 Mask(schema.name, one.description, index, *words, *ns)
                 for index, (ns, *words) in enumerate(zip(times, *labels, strict=True))
             ]
-        return found
+        return masks
 
     def wrong(self, valid: bool) -> list[tuple[MaskedSchema, MaskedInstance]]:
-        """Instances that the validator calls valid (or not) and the engine treats otherwise."""
+        """Return the instances that the validator calls valid (or not) and the engine judges otherwise."""
         return [(schema, one) for schema, one in self.instances if one.valid is valid is not one.accepted]
 
 
@@ -126,8 +126,8 @@ def engine_masks(measured: Sequence[MeasuredCase]) -> list[EngineMasks]:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    recorded = [value for value in values if value is not None]
+    return statistics.median(recorded) if recorded else None
 
 
 def _schemas(item: MeasuredCase) -> Iterator[MaskedSchema]:
@@ -167,7 +167,7 @@ def _batch(*runs: MaskedBatch) -> MaskedBatch:
 
 
 def common_steps(items: Sequence[EngineMasks]) -> set[tuple[str, str]]:
-    """Schemas and instances that every engine with steps of batches has steps of: the same tokens."""
+    """Return the schemas and instances for which every engine with batches has steps: the same tokens."""
     each = [{(schema.name, batch.instance) for schema in item.schemas for batch in schema.batches} for item in items]
     return set.intersection(*filter(None, each)) if any(each) else set()
 
@@ -182,7 +182,7 @@ def step_costs(items: Sequence[EngineMasks]) -> list[StepCost]:
             for batch in schema.batches:
                 key = (schema.name, batch.instance, batch.device, batch.rows)
                 least[key] = min(least.get(key, len(batch.total_ns)), len(batch.total_ns))
-    found = []
+    costs = []
     for item in items:
         groups: dict[tuple[str, int, int | None], list[tuple[MaskedBatch, int]]] = {}
         for schema in item.schemas:
@@ -196,8 +196,8 @@ def step_costs(items: Sequence[EngineMasks]) -> list[StepCost]:
                 for name in ("accept_ns", "fill_ns", "apply_ns", "total_ns")
             )
             if total is not None:
-                found.append(StepCost(item.engine, device, rows, threads, accept, fill, apply, total))
-    return sorted(found, key=lambda cost: (cost.device, cost.rows, cost.total.mean_ns))
+                costs.append(StepCost(item.engine, device, rows, threads, accept, fill, apply, total))
+    return sorted(costs, key=lambda cost: (cost.device, cost.rows, cost.total.mean_ns))
 
 
 def slowest(masks: Sequence[Mask]) -> list[Mask]:
@@ -206,7 +206,7 @@ def slowest(masks: Sequence[Mask]) -> list[Mask]:
 
 
 def tail(values: Sequence[float]) -> Tail | None:
-    """None without any."""
+    """Return the percentiles, the largest and the mean of times; None without any."""
     if not values:
         return None
     ascending = sorted(values)
@@ -224,9 +224,9 @@ def grouped(masks: Sequence[Mask]) -> Iterator[tuple[str, str, Tail]]:
         for mask in masks:
             groups.setdefault(key(mask), []).append(mask.total_ns)
         for group, values in sorted(groups.items()):
-            found = tail(values)
-            assert found is not None
-            yield name, group[1], found
+            times = tail(values)
+            assert times is not None
+            yield name, group[1], times
 
 
 def _position(mask: Mask) -> tuple[int, str]:

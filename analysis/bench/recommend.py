@@ -87,9 +87,9 @@ def recommend(results: Results) -> tuple[Advice, ...]:
     groups: dict[str, list[MeasuredCase]] = {}
     for item in measured:
         groups.setdefault(repr((item.environment, sorted(_shared(item).items(), key=str))), []).append(item)
-    found = [advice for items in groups.values() if (advice := _advice(items)) is not None]
+    all_advice = [advice for items in groups.values() if (advice := _advice(items)) is not None]
     names = ("model", "processor")
-    return tuple(sorted(found, key=lambda item: (
+    return tuple(sorted(all_advice, key=lambda item: (
         item.environment, *(str(item.shared.get(name) or "") for name in names), item.batch_size
     )))  # fmt: skip
 
@@ -131,17 +131,17 @@ def _invalid(item: MeasuredCase, default: MeasuredCase | None) -> str | None:
 
 
 def _single_changes(valid: Sequence[MeasuredCase], default: MeasuredCase) -> tuple[Lever, ...]:
-    found = []
+    levers = []
     for item in valid:
         changed = {name: value for name, value in _levers(item).items() if value != DEFAULTS[name]}
         # Only a static cache is compiled, so that these two change together.
         if len(changed) == 1:
             (name,) = changed
-            found.append(Lever(name, changed[name], _ratio(item, default)))
+            levers.append(Lever(name, changed[name], _ratio(item, default)))
         elif set(changed) == {"kv_cache", "compile"}:
             text = f"{changed['compile']}, {changed['kv_cache']} cache"
-            found.append(Lever("compile", text, _ratio(item, default)))
-    return tuple(sorted(found, key=lambda lever: lever.ratio.value))
+            levers.append(Lever("compile", text, _ratio(item, default)))
+    return tuple(sorted(levers, key=lambda lever: lever.ratio.value))
 
 
 def _ratio(item: MeasuredCase, base: MeasuredCase) -> Ratio:

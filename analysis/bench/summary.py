@@ -91,8 +91,8 @@ class MeasuredCase(CaseResult):
 
 
 def _sum(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    recorded = [value for value in values if value is not None]
+    return sum(recorded) if len(recorded) == len(values) else None
 
 
 # Of a process of whole generation: its median pass, what its first warm-up pass took beyond that, and what was compiled
@@ -132,19 +132,19 @@ def _measured(runs: Sequence[CaseResult]) -> MeasuredCase:
 
 def short_message(text: str | None) -> str:
     """Return a message as short as a table needs it; JSON has it whole."""
-    found = text or ""
-    return found if len(found) <= 150 else f"{found[:150]}..."
+    message = text or ""
+    return message if len(message) <= 150 else f"{message[:150]}..."
 
 
 def environment_text(environment: dict[str, Any] | None) -> str:
     """Return the most important hardware and versions, in a line."""
     if environment is None:
         return "an environment that the file does not describe"
-    known = {name: str(value) for name, value in environment.items() if value is not None}
-    cores = f", cores: {known['cores']}, threads: {known['threads']}" if {"cores", "threads"} <= known.keys() else ""
-    where = known.get("gpu") or known.get("cpu", "unknown hardware") + cores
+    values = {name: str(value) for name, value in environment.items() if value is not None}
+    cores = f", cores: {values['cores']}, threads: {values['threads']}" if {"cores", "threads"} <= values.keys() else ""
+    where = values.get("gpu") or values.get("cpu", "unknown hardware") + cores
     names = ("torch", "transformers", "cuda", "cudnn", "driver")
-    return f"{where}; {', '.join(f'{name} {known[name]}' for name in names if name in known)}"
+    return f"{where}; {', '.join(f'{name} {values[name]}' for name in names if name in values)}"
 
 
 def varying(items: Iterable[MeasuredCase], *left_out: str) -> list[str]:

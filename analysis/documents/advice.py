@@ -31,8 +31,8 @@ def advice_document(advice: Sequence[Advice], results: Results, bounds: Bounds |
             sections.append(_fastest(title, [item for item in mine if _title(item) == title], bounds))
     if bounds is not None:
         sections.append(_bounds(bounds))
-    found = [vars(item) | named(item, *_GAIN) for item in advice]
-    data = {"schema": SCHEMA, "environments": results.environments, "advice": found, "bounds": bounds}
+    rows = [vars(item) | named(item, *_GAIN) for item in advice]
+    data = {"schema": SCHEMA, "environments": results.environments, "advice": rows, "bounds": bounds}
     return Document("Fastest valid configurations", tuple(sections), lambda: data)
 
 

@@ -48,8 +48,8 @@ def _shown(text: str | None, most: int) -> str | None:
 def of_forbidden(reports: Reports) -> tuple[Field, ...]:
     """Columns of what a constraint took from the model; none where traces are older and have no such figures."""
     runs = [report.run for report in reports.reports if report.run is not None]
-    known = any(run.disagreement is not None and run.disagreement.all.mean_removed is not None for run in runs)
-    return (("removed", "ratio", "agreement.mean_removed"), ("unlike", "ratio", "agreement.unlike_ratio")) * known
+    is_recorded = any(run.disagreement is not None and run.disagreement.all.mean_removed is not None for run in runs)
+    return (("removed", "ratio", "agreement.mean_removed"), ("unlike", "ratio", "agreement.unlike_ratio")) * is_recorded
 
 
 def failures(report: Report) -> Iterator[str]:

@@ -98,9 +98,9 @@ def _telling(items: Sequence[MeasuredCase]) -> list[str]:
 
 
 def _counts(items: Sequence[MeasuredCase]) -> str:
-    found = Counter(item.status for item in items)
+    statuses = Counter(item.status for item in items)
     levels = sorted({interval.level for item in items if (interval := item.interval) is not None})
-    states = ", ".join(f"{count} {status}" for status, count in found.most_common())
+    states = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
     text = f"{counted(len(items), 'case')}: {states}"
     repeats = sorted({len(item.times_ns) for item in items if item.times_ns})
     if repeats:

@@ -109,8 +109,8 @@ def _step(item: BySteps) -> str:
 
 def _table(item: BySteps, labels: tuple[str, str], word: str, most: int | None = None) -> Section:
     """Return a row for each that takes time in a step; of a screen the largest changes alone."""
-    known = [row for row in item.rows if row.first.median_ns or row.other.median_ns]
-    shown = known[:most]
+    rows = [row for row in item.rows if row.first.median_ns or row.other.median_ns]
+    shown = rows[:most]
     noisy = item.is_noise_known
     columns = [
         Column(_TITLES.get(item.by, word), "path" if item.by == MODULE else "name"),
@@ -119,7 +119,7 @@ def _table(item: BySteps, labels: tuple[str, str], word: str, most: int | None =
         Column("count", "number"), Column("then", "number", joined=True),
     ]  # fmt: skip
     cells: list[Row] = [_cells(_shown(row.name, item.by), row, noisy) for row in shown]
-    if left := known[len(shown) :]:
+    if left := rows[len(shown) :]:
         change_ns = sum(row.change_ns for row in left)
         medians = [sum(getattr(row, side).median_ns for row in left) for side in ("first", "other")]
         cells.append(_pad((f"{counted(len(left), 'other')}", *medians, change_ns), len(columns)))
@@ -136,8 +136,8 @@ def _shown(name: str, by: str) -> str:
     Tables cut the end of a name.
     """
     if by == SOURCE:
-        place, colon, function = name.rpartition("): ")
-        return f"{function} ({place.replace('(', ':')})" if colon else name
+        location, colon, function = name.rpartition("): ")
+        return f"{function} ({location.replace('(', ':')})" if colon else name
     head, mark, cls = name.rpartition(" (")
     return f"{cut(head, _LONGEST)}{mark}{cls}" if mark else name
 
@@ -202,7 +202,7 @@ def _total(item: BySteps, labels: tuple[str, str]) -> str:
 
 
 def _causes(item: BySteps, labels: tuple[str, str]) -> Iterator[str]:
-    """Rows of unequal work."""
+    """Yield the sentences on rows whose work is unequal."""
     if not item.unlike:
         if item.uneven:
             uneven = sorted(item.uneven, key=lambda row: -abs(row.other.count - row.first.count))[:_MOST_NAMED]
@@ -220,7 +220,7 @@ def _causes(item: BySteps, labels: tuple[str, str]) -> Iterator[str]:
 
 
 def _same(item: BySteps) -> Iterator[str]:
-    """Rows of equal work that takes another time."""
+    """Yield the sentences on rows whose work is equal but takes another time."""
     if not item.slower:
         return
     why = "sizes of inputs, Python's own work or the machine, which counts do not tell apart"

@@ -119,20 +119,20 @@ def _records(comparison: Comparison) -> Table:
 
 def _predictions(comparison: Comparison, built_in: bool) -> Iterator[Section]:
     """One section per pair of runs, and one for what has no pair; those of a file, and the built-in ones if asked."""
-    own = {item.id for item in BUILT_IN} if not built_in else ()
-    shown = [item for item in comparison.predictions if item.id not in own]
+    built_in_ids = {item.id for item in BUILT_IN} if not built_in else ()
+    shown = [item for item in comparison.predictions if item.id not in built_in_ids]
     for compared, items in groupby(shown, key=lambda item: tuple(item.figures)):
-        found = list(items)
+        verdicts = list(items)
         if not compared:
-            yield Section("Predictions without runs to compare", _reasons(found))
+            yield Section("Predictions without runs to compare", _reasons(verdicts))
             continue
         table = table_of(
-            found,
+            verdicts,
             ("expected of the first", "text", _expected), ("verdict", "text"), *map(_figure_of, compared),
             ("ratio", "factor"),
             missing="-",
         )  # fmt: skip
-        yield Section(f"Predictions: {compared[0]} against {compared[-1]}", _reasons(found), table)
+        yield Section(f"Predictions: {compared[0]} against {compared[-1]}", _reasons(verdicts), table)
 
 
 def _figure_of(label: str) -> Field:
@@ -149,18 +149,18 @@ def _reasons(items: Iterable[ExpectationVerdict]) -> tuple[str, ...]:
     for item in items:
         if item.reason is not None:
             texts.setdefault(item.reason, []).append(item.text)
-    return tuple(f"{', '.join(found)}: {reason}" for reason, found in texts.items())
+    return tuple(f"{', '.join(predictions)}: {reason}" for reason, predictions in texts.items())
 
 
 def _confidence(comparison: Comparison) -> Iterator[Section]:
     """How far chance explains the times, and what else to keep in mind."""
     wall = comparison.wall
-    known: list[tuple[str, Unit, Sequence[ConfidenceInterval | None]]] = [
+    figures: list[tuple[str, Unit, Sequence[ConfidenceInterval | None]]] = [
         ("total time", "ns", wall.intervals), ("ratio", "factor", wall.ratio_intervals),
     ]  # fmt: skip
     rows = [
         (f"{what} of {label}", Cell((item.low, item.high), unit), item.level)
-        for what, unit, intervals in known
+        for what, unit, intervals in figures
         for label, item in zip(comparison.labels, intervals, strict=True)
         if item is not None
     ]

@@ -46,11 +46,11 @@ def _summary(critical_path: CriticalPath) -> tuple[str, ...]:
         f"What decides it is {_shares(critical_path.recorded)}."
     ]
     if critical_path.changed is not None:
-        asked = ", ".join(map(str, critical_path.changes))
+        changes = ", ".join(map(str, critical_path.changes))
         ratio = critical_path.changed.length_ns / critical_path.recorded.length_ns
         less = f"{percent_text(abs(1 - ratio))} {'less' if ratio <= 1 else 'more'}"
         then = f" Then it is {_shares(critical_path.changed)}." if critical_path.changed.length_ns else ""
-        lines.append(f"With {asked}: {time_text(critical_path.changed.length_ns)}, {less}.{then}")
+        lines.append(f"With {changes}: {time_text(critical_path.changed.length_ns)}, {less}.{then}")
     return tuple(lines)
 
 
@@ -62,8 +62,8 @@ def _shares(replayed: Replayed) -> str:
 
 def _rows(replayed: Replayed) -> list[dict[str, Any]]:
     """Return the parts of the path by their names in JSON and CSV, the longest first."""
-    found = sorted(((piece, ns) for piece, ns in replayed.path.items() if ns), key=lambda item: (-item[1], item[0][:2]))
-    return [{**piece._asdict(), "ns": float(ns), "ratio": float(ns / replayed.length_ns)} for piece, ns in found]
+    parts = sorted(((piece, ns) for piece, ns in replayed.path.items() if ns), key=lambda item: (-item[1], item[0][:2]))
+    return [{**piece._asdict(), "ns": float(ns), "ratio": float(ns / replayed.length_ns)} for piece, ns in parts]
 
 
 def _path(critical_path: CriticalPath) -> Section:
@@ -126,7 +126,7 @@ def _changed(critical_path: CriticalPath) -> list[Section]:
 _WITHOUT = (("change", lambda item: str(item[0])), ("length_ns", lambda item: float(item[1].length_ns)))
 _REPLAYED = (("length_ns", lambda replayed: float(replayed.length_ns)), ("path", _rows))
 _JSON = (
-    ("trace", "info.head"), ("steps", lambda found: found.steps or None), ("recorded", "recorded", _REPLAYED),
+    ("trace", "info.head"), ("steps", lambda path: path.steps or None), ("recorded", "recorded", _REPLAYED),
     ("without", "without", _WITHOUT),
-    ("changes", lambda found: list(map(str, found.changes))), ("changed", "changed", _REPLAYED),
+    ("changes", lambda path: list(map(str, path.changes))), ("changed", "changed", _REPLAYED),
 )  # fmt: skip

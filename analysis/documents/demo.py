@@ -19,7 +19,7 @@ _REPRODUCIBLE = (
 def demo_document(comparison: Comparison, pairs: Sequence[Comparison], paths: Mapping[str, str]) -> Document:
     """Return the document. pairs: of each model the run without a logits processor and that with one; paths: by run."""
     rows = {row.figure.id: row for row in comparison.rows}
-    found: list[Row] = [
+    cells: list[Row] = [
         (rows[name].figure.label, *(Cell(value, rows[name].figure.unit) for value in rows[name].values))
         for name in _REPRODUCIBLE
         if set(rows[name].values) != {None}
@@ -29,7 +29,7 @@ def demo_document(comparison: Comparison, pairs: Sequence[Comparison], paths: Ma
     return Document(
         f"molprof demo: {len(paths)} runs, each model with and without a logits processor (LP)",
         (
-            Section("The same on every machine", table=Table(heads, found, missing="-")),
+            Section("The same on every machine", table=Table(heads, cells, missing="-")),
             Section("Time on this machine, and how sure it is", table=_times(pairs)),
             Section("Next", (f"molprof compare {first} {last}", f"molprof report {last}", f"molprof open {last}")),
         ),

@@ -78,14 +78,14 @@ def bars(comparison: Comparison) -> Iterator[Section]:
         _OF_GPUS: of_gpus,
     }
     kind = next((kind for kind, items in kinds.items() if any(items)), _UNPROFILED)
-    known: dict[str, tuple[Mapping[str, float], float]] = {}  # by label, parts and total
+    by_label: dict[str, tuple[Mapping[str, float], float]] = {}  # by label, parts and total
     for label, item in zip(comparison.labels[1:], kinds[kind], strict=True):
         if isinstance(item, Difference):
-            known[label] = known_parts(item), item.wall_ns
+            by_label[label] = known_parts(item), item.wall_ns
         elif item is not None:
-            known[label] = item.parts, item.span_ns
-    found = list(known.values())
-    sizes = {part: max(abs(of.get(part, 0)) for of, _ in found) for parts, _ in found for part in parts}
+            by_label[label] = item.parts, item.span_ns
+    changes = list(by_label.values())
+    sizes = {part: max(abs(of.get(part, 0)) for of, _ in changes) for parts, _ in changes for part in parts}
     longest = max(sizes.values(), default=0)
     if not longest:
         return
@@ -105,21 +105,23 @@ def bars(comparison: Comparison) -> Iterator[Section]:
     names = PART_LABELS | RECORDED_LABELS
     rows = []
     for part in shown:
-        times_ns = [parts.get(part) for parts, _ in found]
+        times_ns = [parts.get(part) for parts, _ in changes]
         interval = measured.intervals.get(part) if measured else None
         rows.append(_DifferenceRow(names.get(part, part), times_ns, beside(interval, times_ns)))
     rows.append(
-        _DifferenceRow("the rest", [total_ns - sum(parts.get(part, 0) for part in shown) for parts, total_ns in found])
+        _DifferenceRow(
+            "the rest", [total_ns - sum(parts.get(part, 0) for part in shown) for parts, total_ns in changes]
+        )
     )
     total = beside(_total_interval(measured) if measured else None)
-    rows.append(_DifferenceRow("total", [total_ns for _, total_ns in found], total))
+    rows.append(_DifferenceRow("total", [total_ns for _, total_ns in changes], total))
     what = f"Difference in {kind}"
     first = comparison.labels[0]
     if several:
-        title, table = f"{what} from {first}", _part_table(known, rows, None)
+        title, table = f"{what} from {first}", _part_table(by_label, rows, None)
     else:
         title = f"{what}, and in % of the time of {first}"
-        table = _part_table(known, rows, _first_ns(comparison, kind), *noisy, Column(joined=True))
+        table = _part_table(by_label, rows, _first_ns(comparison, kind), *noisy, Column(joined=True))
     # Without one of the rows the others would not add up.
     yield Section(
         title, (_INTERVALS,) if noisy else (), replace(table, spare=(tuple(range(len(rows))),)), text_only=True
@@ -131,9 +133,9 @@ def classes(comparison: Comparison) -> Iterator[Section]:
     if len(comparison.runs) != 2:
         return
     counts = step_counts(*comparison.runs)
-    found = class_times(*comparison.runs, counts)
-    longest = max((abs(item.change_ns) for item in found), default=0)
-    shown = [item for item in found if abs(item.change_ns) > _LEAST_CLASS * longest][:_CLASSES]
+    differences = class_times(*comparison.runs, counts)
+    longest = max((abs(item.change_ns) for item in differences), default=0)
+    shown = [item for item in differences if abs(item.change_ns) > _LEAST_CLASS * longest][:_CLASSES]
     if not shown:
         return
     first, second = comparison.labels
@@ -169,9 +171,9 @@ def _reason(comparison: Comparison, name: str, grew: bool) -> str:
 def differences(comparison: Comparison) -> Iterator[Section]:
     """Yield the unprofiled difference of every run that has one, then the recorded one of those that have only that."""
     first, others = comparison.labels[0], comparison.labels[1:]
-    known = {label: item for label, item in zip(others, comparison.differences, strict=True) if item is not None}
-    missing = [f"{label}: {NOT_RECORDED}" for label in others if label not in known]
-    notes, table = (_notes(comparison, known), _part_rows(comparison, known)) if known else ((), None)
+    unprofiled = {label: item for label, item in zip(others, comparison.differences, strict=True) if item is not None}
+    missing = [f"{label}: {NOT_RECORDED}" for label in others if label not in unprofiled]
+    notes, table = (_notes(comparison, unprofiled), _part_rows(comparison, unprofiled)) if unprofiled else ((), None)
     yield Section(f"Difference in unprofiled time from {first}", (*missing, *notes), table)
     recorded = {label: item for label, item in zip(others, comparison.trace_differences, strict=True) if item}
     if recorded:
@@ -183,9 +185,9 @@ def differences(comparison: Comparison) -> Iterator[Section]:
         yield _phases(first, tokens, "generated token")
 
 
-def _part_rows(comparison: Comparison, known: Mapping[str, Difference]) -> Table:
+def _part_rows(comparison: Comparison, by_label: Mapping[str, Difference]) -> Table:
     """One row per group and per part of a group; what is 0 in every run is left out."""
-    items = known.values()
+    items = by_label.values()
     rows = []
 
     def add(label: str, times_ns: Sequence[int | None], intervals: Sequence[ConfidenceInterval | None] = ()) -> None:
@@ -202,18 +204,18 @@ def _part_rows(comparison: Comparison, known: Mapping[str, Difference]) -> Table
     add("unexplained", [item.residual_ns for item in items])
     add("total", [item.wall_ns for item in items], [_total_interval(item) for item in items])
     noisy = any(half is not None for row in rows for (half,) in row.beside)
-    return _part_table(known, rows, _first_ns(comparison), *[_HALF] * noisy)
+    return _part_table(by_label, rows, _first_ns(comparison), *[_HALF] * noisy)
 
 
-def per_step_of(found: Sequence[TraceDifference | None]) -> Sequence[StepDifference | None]:
+def per_step_of(differences: Sequence[TraceDifference | None]) -> Sequence[StepDifference | None]:
     """Return the differences per step; none where one of the traces has none."""
-    steps = [None if item is None else item.per_step for item in found]
-    whole = [item is not None for item in found]
+    steps = [None if item is None else item.per_step for item in differences]
+    whole = [item is not None for item in differences]
     return steps if whole == [item is not None for item in steps] else [None] * len(steps)
 
 
 def _total_interval(item: Difference) -> ConfidenceInterval | None:
-    """Without pairs the passes' differences have another middle than the medians'; the verdict has the interval."""
+    """Return the interval of the total; None without pairs, where its middle is not the difference of medians."""
     return item.wall_interval if item.paired else None
 
 
@@ -221,9 +223,9 @@ def _half(interval: ConfidenceInterval | None) -> float | None:
     return None if interval is None else (interval.high - interval.low) / 2
 
 
-def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[str]:
+def _notes(comparison: Comparison, by_label: Mapping[str, Difference]) -> Iterator[str]:
     """Yield the ratios, and what one must know to read the table."""
-    for label, item in known.items():
+    for label, item in by_label.items():
         if item.factors:
             product = " × ".join(
                 f"{name.replace('_', ' ')} {factor_text(ratio)}" for name, ratio in item.factors.items()
@@ -234,11 +236,11 @@ def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[
         if item.gpu_beyond_ns is not None and any(item.gpu_beyond_ns):
             first, this = map(time_text, item.gpu_beyond_ns)
             yield f"{label}: recorded GPU time beyond the unprofiled steps: {first} (first run), {this} (this run)"
-    if any(basis == "window" for item in known.values() for basis in item.basis.values()):
+    if any(basis == "window" for item in by_label.values() for basis in item.basis.values()):
         yield "GPU busy, launch-bound and host sync: unprofiled time of the phase, divided as in the recorded steps"
-    if any(item.wall_ns for item in known.values()):
+    if any(item.wall_ns for item in by_label.values()):
         yield _CHANGES.format(comparison.labels[0])
-    if any(item.intervals for item in known.values()):
+    if any(item.intervals for item in by_label.values()):
         yield _NOISE
     runs = zip(comparison.labels, comparison.runs, strict=True)
     if extra := [f"{label} {signed_time_text(ns)}" for label, report in runs if (ns := _first_pass_ns(report.run))]:
@@ -254,9 +256,9 @@ def _first_pass_ns(run: Run | None) -> int | None:
     return None if noise else run.first_pass_extra_ns
 
 
-def _recorded(comparison: Comparison, known: Mapping[str, TraceDifference]) -> Section:
+def _recorded(comparison: Comparison, by_label: Mapping[str, TraceDifference]) -> Section:
     """Return the difference of recorded spans: profiled, so never beside unprofiled times."""
-    first, items = comparison.labels[0], known.values()
+    first, items = comparison.labels[0], by_label.values()
     parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
     rows = [_DifferenceRow(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
     if any(item.residual_ns for item in items):
@@ -264,16 +266,19 @@ def _recorded(comparison: Comparison, known: Mapping[str, TraceDifference]) -> S
     rows.append(_DifferenceRow("total", [item.span_ns for item in items]))
     notes = ["recorded, so the profiler's cost is included; from each GPU's first work to the end of its last"]
     if any(max(item.devices) > 1 for item in items):
-        counts = ((first, next(iter(items)).devices[0]), *((label, item.devices[1]) for label, item in known.items()))
+        counts = (
+            (first, next(iter(items)).devices[0]),
+            *((label, item.devices[1]) for label, item in by_label.items()),
+        )
         notes.append(f"summed over GPUs: {', '.join(f'{count} of {label}' for label, count in counts)}")
     notes += [_CHANGES.format(first)] if any(item.span_ns for item in items) else []
-    table = _part_table(known, rows, _first_ns(comparison, _OF_GPUS))
+    table = _part_table(by_label, rows, _first_ns(comparison, _OF_GPUS))
     return Section(f"Difference in recorded (profiled) span from {first}", tuple(notes), table)
 
 
-def _phases(first: str, known: Mapping[str, PhaseDifference], what: str) -> Section:
+def _phases(first: str, by_label: Mapping[str, PhaseDifference], what: str) -> Section:
     """Return the difference per step or token of an engine, by phase: profiled, as the above."""
-    items = list(known.values())
+    items = list(by_label.values())
     parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
     rows = [_DifferenceRow(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
     rows.append(_DifferenceRow("total", [item.span_ns for item in items]))
@@ -282,7 +287,7 @@ def _phases(first: str, known: Mapping[str, PhaseDifference], what: str) -> Sect
         *(("tokens that the names of steps tell: the first ones of prompts are not among them",) * (what != "step")),
         _CHANGES.format(first),
     )
-    table = _part_table(known, rows, items[0].first_ns)
+    table = _part_table(by_label, rows, items[0].first_ns)
     return Section(f"Difference by phase, per {what}, from {first}", notes, table)
 
 

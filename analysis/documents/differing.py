@@ -32,10 +32,10 @@ _GRAVE = ("are not comparable", "random weights")
 
 def compare_command(paths: Sequence[str]) -> str:
     """Return the command that compares these traces."""
-    given = shlex.join(paths)
-    if len(given) > _LONGEST_PATHS:
-        given = "A B" if len(paths) == 2 else "TRACES"
-    return f"molprof compare {given}"
+    arguments = shlex.join(paths)
+    if len(arguments) > _LONGEST_PATHS:
+        arguments = "A B" if len(paths) == 2 else "TRACES"
+    return f"molprof compare {arguments}"
 
 
 def first_screen(comparison: Comparison, reports: Reports) -> Iterator[Section]:
@@ -58,10 +58,10 @@ def _unlike(comparison: Comparison, reports: Reports) -> Iterator[tuple[str, str
     """Name of each setting, device or version that is not the same in all runs, and its values."""
     programs = [report.trace.program for report in comparison.runs]
     names: dict[str, None] = {}
-    for places in (comparison.surroundings, programs):
-        names |= (here := dict.fromkeys(name for found in places for name in found))
+    for mappings in (comparison.surroundings, programs):
+        names |= (here := dict.fromkeys(name for mapping in mappings for name in mapping))
         for name in here:
-            values = [found.get(name) for found in places]
+            values = [mapping.get(name) for mapping in mappings]
             if len(set(values) - {None}) > 1:
                 yield name, " -> ".join(dict.fromkeys(value or "-" for value in values))
     settings = settings_section(reports).table
@@ -103,5 +103,5 @@ def _telling(comparison: Comparison, most: int) -> Iterator[Section]:
 
 
 def _ratios(row: ComparedRow) -> tuple[float | None, ...]:
-    """As people see them."""
+    """Return the ratios of a row, rounded as they are shown."""
     return tuple(None if ratio is None else float(f"{ratio:.3g}") for ratio in row.ratios)

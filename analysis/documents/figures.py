@@ -85,8 +85,8 @@ class Reports(Struct, frozen=True):
 
     def of_each(self, value: Callable[[Report], T | None]) -> list[tuple[str, T]]:
         """Label and value of each report that has one, neither None nor empty."""
-        found = [(label, value(report)) for label, report in zip(self.labels, self.reports, strict=True)]
-        return [(label, item) for label, item in found if item]
+        pairs = [(label, value(report)) for label, report in zip(self.labels, self.reports, strict=True)]
+        return [(label, item) for label, item in pairs if item]
 
     def step_times(self) -> list[tuple[str, tuple[StepTime, ...]]]:
         """Return the unprofiled times of decode steps, for each run that has any."""
@@ -97,8 +97,8 @@ class Reports(Struct, frozen=True):
         several = len(self.reports) > 1
         rows = [
             (label, *row) if several else row
-            for label, found in self.of_each(lambda report: list(items(report)))
-            for row in values(found, *fields)
+            for label, of_report in self.of_each(lambda report: list(items(report)))
+            for row in values(of_report, *fields)
         ]
         heads = columns(*((("run", "text"),) if several else ()), *fields)
         return Table(heads, rows, keys=1 + several, missing=missing)
@@ -137,7 +137,7 @@ def reports_of(item: Report | Comparison | Sequence[Report], anyway: bool = Fals
 
 
 def _worded(rows: Iterable[tuple[Figure, T]], reports: Reports) -> list[tuple[Figure, T]]:
-    """Figures and what belongs to each; without molecules none of them, nor words of them."""
+    """Return the rows; without molecules, leave out their figures and their words in labels."""
     if reports.of_molecules:
         return list(rows)
     of_prompts = any(report.run is not None or report.served for report in reports.reports)
@@ -162,14 +162,14 @@ def report_figures(reports: Reports) -> Section:
 
 
 def _is_had(figure: Figure, report: Report) -> bool:
-    """Whether it has a value other than 0, and no check says that it is not to be had."""
+    """Return True if the figure has a value other than 0, and no check rules it out."""
     return bool(figure.value(report)) and evidence_of(figure, report).verdict != "not_to_be_had"
 
 
 def main_figures(report: Report) -> Section:
     """Those of the first screen, under few headings, and how exact they are."""
-    found = (next((figure for id_ in ids if _is_had(figure := _BY_ID[id_], report)), None) for ids in _FIRST)
-    shown = _worded(((figure, None) for figure in found if figure is not None), reports_of(report))[:_MOST_FIRST]
+    figures = (next((figure for id_ in ids if _is_had(figure := _BY_ID[id_], report)), None) for ids in _FIRST)
+    shown = _worded(((figure, None) for figure in figures if figure is not None), reports_of(report))[:_MOST_FIRST]
     texts: dict[str, list[str]] = {}
     for figure, _ in shown:
         texts.setdefault(_HEADINGS.get(figure.group, "Work"), []).append(
@@ -228,8 +228,8 @@ def compared_figures(comparison: Comparison) -> Section:
     names_molecules = any(report.molecules for report in comparison.runs)
     shown = [
         (figure, cells)
-        for (figure, cells), found in zip(rows, values, strict=True)
-        if found != {0} and (found or names_molecules or "molecule" not in figure.label)
+        for (figure, cells), distinct in zip(rows, values, strict=True)
+        if distinct != {0} and (distinct or names_molecules or "molecule" not in figure.label)
     ]
     timed = [run.wall_ns.repeats for report in comparison.timed if (run := report.run) is not None]
     estimate = f"of each the {comparison.wall.estimate}" if max(timed, default=0) > 1 else ""
@@ -271,27 +271,27 @@ def _section(
     """
     settings = {figure.id for figure in SETTINGS}
     rows = [(figure, cells) for figure, cells in rows if figure.id not in settings]
-    known = [(figure, cells) for figure, cells in rows if any(cell.value not in (None, "") for cell in cells)]
-    missing = _missing([figure for figure, _ in rows], [figure for figure, _ in known])
+    recorded = [(figure, cells) for figure, cells in rows if any(cell.value not in (None, "") for cell in cells)]
+    missing = _missing([figure for figure, _ in rows], [figure for figure, _ in recorded])
     sections = [
         Section(
             group,
             (estimate,) if estimate and group == "Unprofiled time" else (),
-            Table(columns, [(figure.label, *cells) for figure, cells in found], keys=2, missing="-"),
+            Table(columns, [(figure.label, *cells) for figure, cells in of_group], keys=2, missing="-"),
         )
-        for group, found in groupby(known, key=lambda row: row[0].group)
+        for group, of_group in groupby(recorded, key=lambda row: row[0].group)
     ]
     return Section("Figures", (*notes, *missing), parts=tuple(sections))
 
 
-def _missing(figures: Sequence[Figure], known: Sequence[Figure]) -> tuple[str, ...]:
+def _missing(figures: Sequence[Figure], recorded: Sequence[Figure]) -> tuple[str, ...]:
     """Return the figures that are not known, by group; a group of which nothing is known by its name alone."""
     texts = []
     for group, items in groupby(figures, key=lambda figure: figure.group):
-        found = [figure for figure in items if figure in known or not figure.stands_in]
-        names = [figure.label.strip() for figure in found if figure not in known]
+        listed = [figure for figure in items if figure in recorded or not figure.stands_in]
+        names = [figure.label.strip() for figure in listed if figure not in recorded]
         if names:
-            texts.append(group if len(names) == len(found) else f"{group} ({', '.join(names)})")
+            texts.append(group if len(names) == len(listed) else f"{group} ({', '.join(names)})")
     return (f"not recorded: {'; '.join(texts)}",) if texts else ()
 
 
@@ -299,7 +299,7 @@ def settings_section(reports: Reports) -> Section:
     """One row for each setting that any report has, one column for each report; what differs is marked."""
     figures = map(of_served, SETTINGS)
     rows = _worded(((figure, [figure.value(report) for report in reports.reports]) for figure in figures), reports)
-    known = [figure for figure, values in rows if set(values) != {None}]
+    recorded = [figure for figure, values in rows if set(values) != {None}]
     shown = [(figure, values) for figure, values in rows if set(values) - {None, figure.usual}]
     marked = frozenset(
         index
@@ -310,7 +310,7 @@ def settings_section(reports: Reports) -> Section:
     cells: list[Row] = [(figure.label, *(Cell(value, figure.unit) for value in values)) for figure, values in shown]
     notes = (
         *(("rows that differ are marked",) if marked else ()),
-        *_missing([figure for figure, _ in rows if not figure.stands_in], known),
+        *_missing([figure for figure, _ in rows if not figure.stands_in], recorded),
     )
     return Section("Settings", notes, Table(columns, cells, marked))
 
@@ -329,9 +329,9 @@ class TraceRow:
         return (self.problem or "").removeprefix(f"{self.file}: ").removeprefix(f"{self.file} ")
 
 
-def trace_row(file: str, found: Report | Exception) -> TraceRow:
+def trace_row(file: str, report: Report | Exception) -> TraceRow:
     """Return the row of a trace, or of a trace that cannot be read."""
-    return TraceRow(file, {}, str(found)) if isinstance(found, Exception) else TraceRow(file, figure_values(found))
+    return TraceRow(file, {}, str(report)) if isinstance(report, Exception) else TraceRow(file, figure_values(report))
 
 
 def reports_document(rows: Sequence[TraceRow]) -> Document:
@@ -349,7 +349,7 @@ def reports_document(rows: Sequence[TraceRow]) -> Document:
     named = dict.fromkeys(figure.id for figure in FIGURES)
     return Document(
         f"molprof report: {counted(len(rows), 'trace')}",
-        tuple(section for section, found in zip(sections, (good, bad), strict=True) if found),
+        tuple(section for section, of_section in zip(sections, (good, bad), strict=True) if of_section),
         data=lambda: objects(rows, "file", "problem", "figures"),
         records=lambda: records({"file": row.file, "problem": row.problem, **named, **row.figures} for row in rows),
         warnings=(f"{counted(len(bad), 'trace')} could not be read",) if bad else (),
@@ -410,10 +410,10 @@ def _letters() -> Iterator[str]:
 def bound_text(bound: Bound) -> str:
     """Return the figure and its bounds: `kernels 12 to 17`, `device 0 busy 3 ms to 4 ms`."""
     unit: Unit = "ns" if bound.figure.endswith("_ns") else "number"
-    place, _, name = bound.figure.rpartition(".")
+    prefix, _, name = bound.figure.rpartition(".")
     name = name.removesuffix("_ns").replace("_", " ")
-    if place.startswith(("devices.", "streams.")):
-        name = f"{place.replace('s.', ' ', 1)} {name}"
+    if prefix.startswith(("devices.", "streams.")):
+        name = f"{prefix.replace('s.', ' ', 1)} {name}"
     if bound.low is None:
         return f"{name} up to {by_unit(unit, bound.high)}"
     if bound.high is None:

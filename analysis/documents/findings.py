@@ -85,7 +85,7 @@ def warnings_found(report: Report) -> Iterator[str]:
 
 
 def _first_clauses(evidence: str) -> str:
-    """So much of it as takes about two lines, and never a part of a clause."""
+    """Return the first whole clauses of the evidence, as many as fit about two lines."""
     shown, *clauses = evidence.split("; ")
     for clause in clauses:
         if len(shown) + len(clause) > _EVIDENCE:
@@ -96,8 +96,8 @@ def _first_clauses(evidence: str) -> str:
 
 def _headline(item: Finding) -> str:
     """Gain and title; of a part of another finding the place too."""
-    place = f", {item.place_text}" if item.part_of and item.place_text else ""
-    return item.headline + place
+    location = f", {item.place_text}" if item.part_of and item.place_text else ""
+    return item.headline + location
 
 
 def _time(gain: Gain) -> str:
@@ -117,8 +117,8 @@ def next_commands(report: Report) -> Section:
         lines.append(f"molprof report by {by} {trace}")
     if isinstance(sampled, SampledFunctions) and sampled.is_enough:
         lines[-1] = f"molprof report by source {trace}"
-    asked = (item.query for item in report.findings if not (item.note or item.warning))
-    queries = [f"molprof query {shlex.quote(query)} {trace}" for query in asked]
+    names = (item.query for item in report.findings if not (item.note or item.warning))
+    queries = [f"molprof query {shlex.quote(query)} {trace}" for query in names]
     return Section("Next", (*lines, *(queries[:1] or [f"molprof open {trace}"])))
 
 
@@ -141,7 +141,7 @@ def findings_section(reports: Reports) -> Section:
 
 
 def _name(report: int, index: int) -> str:
-    """Of the section about a finding, for links."""
+    """Return the name of the section about a finding, for links."""
     return f"finding-{report}-{index}"
 
 

@@ -50,10 +50,10 @@ def report_verdict(report: Report) -> tuple[str, ...]:
 
 def overview(report: Report) -> Section:
     """Return the section of time, steps, the largest classes of GPU work, and the main cause of idle time."""
-    found = report.bottleneck
+    bottleneck = report.bottleneck
     title = "What was recorded"
-    if found is not None and found.parts:
-        of = "recorded steps, profiled" if report.run is not None else f"{found.of}, {time_text(found.of_ns)}"
+    if bottleneck is not None and bottleneck.parts:
+        of = "recorded steps, profiled" if report.run is not None else f"{bottleneck.of}, {time_text(bottleneck.of_ns)}"
         title = f"What sets the time ({of})"
     rows = _overview(report)
     least = [(number,) for number, (name, _) in enumerate(rows) if name in _LEAST_ROWS]
@@ -61,13 +61,13 @@ def overview(report: Report) -> Section:
 
 
 def overview_lines(report: Report) -> list[str]:
-    """Return the same as sentences."""
+    """Return the rows of the overview as sentences."""
     return [f"{name[0].upper()}{name[1:]}: {text}." for name, text in _overview(report)]
 
 
 def _overview(report: Report) -> list[tuple[str, str]]:
-    found, lost = report.bottleneck, lost_times(report) is not None
-    parts = {} if found is None or lost else found.parts
+    bottleneck, lost = report.bottleneck, lost_times(report) is not None
+    parts = {} if bottleneck is None or lost else bottleneck.parts
     rows = [
         ("time", parts_text(parts, _LEAST_PART) if parts else ""),
         ("steps", _steps(report)),
@@ -79,11 +79,11 @@ def _overview(report: Report) -> list[tuple[str, str]]:
 
 def _run(run: Run) -> str:
     wall = run.wall_ns
-    made = f"{counted(run.molecules, run.noun)}, {counted(run.generated_tokens, 'token')}"
+    amount = f"{counted(run.molecules, run.noun)}, {counted(run.generated_tokens, 'token')}"
     if not run.has_answers:
-        made = f"{counted(run.steps, 'step')} whose tokens are not recorded"
+        amount = f"{counted(run.steps, 'step')} whose tokens are not recorded"
     if wall.median is None:
-        return f"{run.setup.label}: {made}; no unprofiled times are recorded.{_cut(run)}"
+        return f"{run.setup.label}: {amount}; no unprofiled times are recorded.{_cut(run)}"
     named = [name for name in run.phases if name != "processor" or run.has_processor]
     shares = sorted(((run.phases[name].wall_ns or 0, name) for name in named), reverse=True)
     largest = "".join(
@@ -96,7 +96,7 @@ def _run(run: Run) -> str:
     whole, per_what = (run.generated_tokens, "token") if run.has_answers else (run.steps, "step")
     each = f"{time_text(per(wall.median, whole))} per {per_what}"
     tail = f"; {largest.removeprefix(', ')}" if largest else ""
-    return f"{run.setup.label}: {made} in {time_text(wall.median)} ({times}), {each}{tail}.{_cut(run)}"
+    return f"{run.setup.label}: {amount} in {time_text(wall.median)} ({times}), {each}{tail}.{_cut(run)}"
 
 
 def _cut(run: Run) -> str:
@@ -109,7 +109,7 @@ def _cut(run: Run) -> str:
 
 
 def _waiting(phase: PhaseFigures) -> str:
-    """Return a phase that waits for the GPU's work of other phases is not what takes the time."""
+    """Return the share of a phase that is host syncs, where it is large: the wait is for work of other phases."""
     ratio = per(phase.sync_ns, phase.host_ns) or 0.0
     return f" ({percent_text(ratio)} of it in host syncs)" if ratio >= _LEAST_WAITING_RATIO else ""
 
@@ -137,7 +137,7 @@ def _trace(report: Report) -> str:
             f"{counted(counts.launches + counts.graph_launches, 'launch', 'es')}, {counted(counts.kernels, 'kernel')}"
         )
         return f"{label} recorded {recorded}; how long the GPU was busy is not to be had: {reason}."
-    bound = f"{found}; " if (found := _bound(report)) else ""
+    bound = f"{verdict}; " if (verdict := _bound(report)) else ""
     gpus = f"{len(devices)} GPUs together were" if len(devices) > 1 else "the GPU was"
     busy = f"{gpus} busy for {busy_text(report, busy_ns, span_ns)} of {time_text(span_ns)}, first work to last"
     return f"{label}: {odd_steps(report)}{bound}{busy}."
@@ -145,24 +145,24 @@ def _trace(report: Report) -> str:
 
 def _bound(report: Report) -> str:
     """Return the verdict with the share of the time that it takes; empty where there is none."""
-    found = report.bottleneck
-    if found is None or found.bound is None or found.ratio is None:
+    bottleneck = report.bottleneck
+    if bottleneck is None or bottleneck.bound is None or bottleneck.ratio is None:
         return ""
-    if found.bound == "gpu" and report.run is None:  # how long it was busy follows
+    if bottleneck.bound == "gpu" and report.run is None:  # how long it was busy follows
         return _BOUNDS["gpu"]
-    parts = {name: found.parts.get(name, 0) for name, (_, bound) in PARTS.items() if bound == found.bound}
+    parts = {name: bottleneck.parts.get(name, 0) for name, (_, bound) in PARTS.items() if bound == bottleneck.bound}
     whole = sum(parts.values())
     names = [PARTS[name][0] for name, value in parts.items() if name != "pauses" and value >= _LEAST_NAMED * whole]
-    if not found.parts:  # of the CPU alone
+    if not bottleneck.parts:  # of the CPU alone
         names = ["masks and logits processors"]
-    of = "the time" if report.run is None else f"the {found.of}"
-    return f"{_BOUNDS[found.bound]} ({' and '.join(names)}: {percent_text(found.ratio)} of {of})"
+    of = "the time" if report.run is None else f"the {bottleneck.of}"
+    return f"{_BOUNDS[bottleneck.bound]} ({' and '.join(names)}: {percent_text(bottleneck.ratio)} of {of})"
 
 
 def _of_cpu(report: Report) -> str:
     """Return a trace without GPU work: what bounds it, if phases tell it, and how long its operators took."""
     rows: Any = report.table("operator_time").to_json()
-    bound = f", {found}" if (found := _bound(report)) else ""
+    bound = f", {verdict}" if (verdict := _bound(report)) else ""
     if not rows:
         return f"a CPU-only trace without operators{bound}."
     (row,) = rows

@@ -77,7 +77,7 @@ def _sections(history: History) -> Iterator[Section]:
 
 
 def _p_value(change: Change) -> str:
-    """With the six digits that Otava prints."""
+    """Return the p-value as text; Otava prints six digits, so 0 is less than the last."""
     return f"{change.p_value:.3g}" if change.p_value else "< 0.000001"
 
 

@@ -151,12 +151,12 @@ def _pairs_document(result: Summed, region: str, labels: tuple[str, str]) -> Doc
 
 def _largest(result: Summed) -> Section:
     """Return the places whose times differ most."""
-    found = [pair for pair in islice(_places(result), _PLACES) if any(pair[1].counts.values())]
+    rows = [pair for pair in islice(_places(result), _PLACES) if any(pair[1].counts.values())]
     table = table_of(
-        found,
+        rows,
         ("place", "path", "0"), (SIDES[0], "ns", "1.first.span_ns"), (SIDES[1], "ns", "1.other.span_ns"),
         ("difference", "change_ns", "1.total_ns"),
-        keys=4, spare=(*last_rows(len(found), _LEAST_PLACES), tuple(range(_LEAST_PLACES))),
+        keys=4, spare=(*last_rows(len(rows), _LEAST_PLACES), tuple(range(_LEAST_PLACES))),
     )  # fmt: skip
     return Section("Largest places, with the idle time before their work", table=table)
 
@@ -223,8 +223,8 @@ def _sums(title: str, result: Summed, sums: Iterable[tuple[str, RowSum]]) -> Tab
 
 
 def _places(result: Summed) -> Iterator[tuple[str, RowSum]]:
-    for place, item in sorted(result.locations.items(), key=lambda pair: -abs(pair[1].total_ns)):
-        yield place.short, item
+    for location, item in sorted(result.locations.items(), key=lambda pair: -abs(pair[1].total_ns)):
+        yield location.short, item
     if result.tail_ns:
         tail = RowSum()
         tail.parts["idle"] = result.tail_ns
@@ -252,12 +252,12 @@ def _hunks(result: Summed) -> Table:
 
 def _matched(result: Summed) -> Table:
     """Return the table of matched work by operator and class, the largest difference first."""
-    found: defaultdict[tuple[str, str], RowSum] = defaultdict(RowSum)
+    sums: defaultdict[tuple[str, str], RowSum] = defaultdict(RowSum)
     for change in result.changes:
         if change.first is not None and change.other is not None:
-            found[what(change.first), what(change.other)].add(change)
+            sums[what(change.first), what(change.other)].add(change)
     return table_of(
-        sorted(found.items(), key=lambda pair: -abs(pair[1].other.time_ns - pair[1].first.time_ns)),
+        sorted(sums.items(), key=lambda pair: -abs(pair[1].other.time_ns - pair[1].first.time_ns)),
         ("first", "name", "0.0"), ("second", "name", "0.1"), ("pairs", "count", "1.first.count"),
         ("time, first", "ns", "1.first.time_ns"), ("time, second", "ns", "1.other.time_ns"),
         ("ratio", "factor", lambda pair: per(pair[1].other.time_ns, pair[1].first.time_ns)),
@@ -289,18 +289,18 @@ def _side_by_side(result: Summed, labels: tuple[str, str]) -> Section:
 
 def _folded(changes: Sequence[WorkChange]) -> list[tuple[WorkChange, RowSum, set[str]]]:
     """Fold neighbours of a layer and phase with others alike, and return changes with sums and parts."""
-    found: dict[Any, list[tuple[WorkChange, RowSum, set[str]]]] = {}
+    blocks: dict[Any, list[tuple[WorkChange, RowSum, set[str]]]] = {}
     for _, group in groupby(changes, key=lambda change: (change.work.phase, change.work.layer)):
         block = list(group)
         signature = tuple(
             (change.kind, *(item and what(item) for item in (change.first, change.other)), location_of(change.work))
             for change in block
         )
-        folded = found.setdefault(signature, [(change, RowSum(), set()) for change in block])
+        folded = blocks.setdefault(signature, [(change, RowSum(), set()) for change in block])
         for change, (_, total, parts) in zip(block, folded, strict=True):
             total.add(change)
             parts.add(part_of(change))
-    return [item for block in found.values() for item in block]
+    return [item for block in blocks.values() for item in block]
 
 
 def _beside_ns(part: Selection) -> int:
@@ -366,12 +366,12 @@ def _only(result: Summed, kind: str) -> str:
     for hunk in result.hunks:
         if any(change.kind == kind for change in hunk.example):
             around.setdefault(hunk.location, hunk)
-    by_place: dict[FoldedLocation, list[WorkChange]] = {}
+    by_location: dict[FoldedLocation, list[WorkChange]] = {}
     for change in changes:
-        by_place.setdefault(location_of(change.work), []).append(change)
+        by_location.setdefault(location_of(change.work), []).append(change)
     said = [
-        f"{number_text(len(found) / (steps or 1))} {_where(place, around.get(place))}: {_work_names(found, steps or 1)}"
-        for place, found in sorted(by_place.items(), key=lambda item: -len(item[1]))
+        f"{number_text(len(same) / (steps or 1))} {_where(where, around.get(where))}: {_work_names(same, steps or 1)}"
+        for where, same in sorted(by_location.items(), key=lambda item: -len(item[1]))
     ]
     number = _amount([change.work for change in changes], noun(result), steps or 1)
     time_ns = sum(change.time_ns for change in changes)
@@ -388,12 +388,12 @@ def _listed(texts: Sequence[str], most: int, noun: str, mark: str = "") -> str:
     return f"{said}{mark} and {counted(more, noun)}" if more > 0 else said
 
 
-def _where(place: FoldedLocation, hunk: Hunk | None) -> str:
-    """In which phase and module, or between what."""
-    inside = [f"in the {place.phase} phase"] if place.phase else []
-    inside += [f"in {place.inner}"] if place.module else []
+def _where(location: FoldedLocation, hunk: Hunk | None) -> str:
+    """Return the phase and module of a location as text, or the work before and after it."""
+    inside = [f"in the {location.phase} phase"] if location.phase else []
+    inside += [f"in {location.inner}"] if location.module else []
     before, after = (None if change is None else change.work for change in (hunk.around if hunk else (None, None)))
-    if place.phase and before and after and place.phase not in (before.phase, after.phase):
+    if location.phase and before and after and location.phase not in (before.phase, after.phase):
         inside.append(f"between {before.phase} and {after.phase}")
     elif not inside:
         start, end = (_work_name(before) if before else "the start"), (_work_name(after) if after else "the end")
@@ -429,20 +429,20 @@ def _amount(rows: Sequence[RecordedWork], word: str, steps: int = 1) -> str:
 
 
 def _memory_kind(row: RecordedWork) -> str | None:
-    """Memcpy or memset; None for kernels and operators."""
+    """Return memcpy or memset; None for kernels and operators."""
     return next((kind for kind in ("memcpy", "memset") if row.cls is not None and row.cls.startswith(kind)), None)
 
 
 def _work_name(row: RecordedWork) -> str:
-    """Its operator, which a copy or set of memory may do besides what the operator is for; else its own name."""
+    """Return the operator of the work, with the class of a copy or memset; without operator its own name."""
     if row.operator is None:
         return cut(short_name(row.name), _LONGEST)
     return cut(f"{row.cls} of {row.operator}" if _memory_kind(row) else row.operator, _LONGEST)
 
 
 def _most(result: Summed, part: str) -> str:
-    times = [(place.short, item.parts[part]) for place, item in result.locations.items() if item.parts[part]]
-    said = [f"{place} {signed_time_text(ns)}" for place, ns in sorted(times, key=lambda item: -abs(item[1]))]
+    times = [(location.short, item.parts[part]) for location, item in result.locations.items() if item.parts[part]]
+    said = [f"{location} {signed_time_text(ns)}" for location, ns in sorted(times, key=lambda item: -abs(item[1]))]
     if not said:
         return ""
     return f"Matched {noun(result)}s are {part} most in {_listed(said, _MOST_PLACES, 'more place')}."

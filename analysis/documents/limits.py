@@ -56,7 +56,7 @@ def odd_steps(report: Report) -> str:
 
 
 def _are_most(steps: Evidence) -> bool:
-    """Whether most of some steps have no GPU work."""
+    """Return True if most steps have no GPU work."""
     return _LEAST_STEPS < int(steps["steps"] or 0) < 2 * int(steps["steps_without_work"] or 0)
 
 
@@ -74,7 +74,7 @@ def largest_cause(report: Report) -> str:
     cause = max(times, key=lambda name: (times[name], name))
     share = percent_text(times[cause] / idle_ns)
     text = f"main cause {IDLE_CAUSES.get(cause, cause)}: {share} of {time_text(idle_ns)} between work"
-    found = report.bottleneck
-    if found is None or found.idle_cause != cause or found.idle_place_ratio is None:
+    bottleneck = report.bottleneck
+    if bottleneck is None or bottleneck.idle_cause != cause or bottleneck.idle_place_ratio is None:
         return text
-    return f"{text}; {place_text(found.idle_place, found.idle_place_ratio)}"
+    return f"{text}; {place_text(bottleneck.idle_place, bottleneck.idle_place_ratio)}"

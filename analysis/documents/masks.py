@@ -52,9 +52,9 @@ def masks_sections(measured: Sequence[MeasuredCase]) -> Iterator[Section]:
     return (section for section in _sections(engine_masks(measured)) if section.table and section.table.rows)
 
 
-def _sections(found: Sequence[EngineMasks]) -> Iterator[Section]:
-    for name in dict.fromkeys(item.tokenizer for item in found):
-        mine = [item for item in found if item.tokenizer == name]
+def _sections(engines: Sequence[EngineMasks]) -> Iterator[Section]:
+    for name in dict.fromkeys(item.tokenizer for item in engines):
+        mine = [item for item in engines if item.tokenizer == name]
         timed = [(item, item.masks()) for item in mine if item.other is None]
         if timed:
             yield from _timed(name, timed)
@@ -65,9 +65,9 @@ def _sections(found: Sequence[EngineMasks]) -> Iterator[Section]:
 
 def masks_ranking(measured: Sequence[MeasuredCase]) -> Document:
     """Return what engines take of a step under one constraint, and which to take."""
-    found = engine_masks(measured)
-    names = dict.fromkeys(item.tokenizer for item in found)
-    mine = {name: [item for item in found if item.tokenizer == name] for name in names}
+    engines = engine_masks(measured)
+    names = dict.fromkeys(item.tokenizer for item in engines)
+    mine = {name: [item for item in engines if item.tokenizer == name] for name in names}
     sections = [section for name in names for section in _costs(name, mine[name])]
     summary = tuple(line for name in names for line in _decision(name, mine[name]))
     return Document("Ranking of constraints", tuple(sections), lambda: masks_data(measured), summary=summary)
@@ -84,14 +84,14 @@ def _decision(name: str, items: Sequence[EngineMasks]) -> Iterator[str]:
             if cost.device == device and wrong[cost.engine] == least:
                 times.setdefault(cost.engine, []).append(cost)
         order = sorted(times, key=lambda engine: statistics.geometric_mean(one.total.mean_ns for one in times[engine]))
-        told = [
+        ranked = [
             f"{engine}: {', '.join(f'{time_text(one.total.mean_ns)} of {one.rows}' for one in times[engine])}"
             for engine in order
         ]
         where = name if device == "cpu" else f"{name}, scores on {device}"
-        text = f"Take {told[0]} rows per step ({where})" if told else f"No engine keeps to this alone ({where})"
-        if told[1:]:
-            text += f"; next {told[1]}"
+        text = f"Take {ranked[0]} rows per step ({where})" if ranked else f"No engine keeps to this alone ({where})"
+        if ranked[1:]:
+            text += f"; next {ranked[1]}"
         if left := [f"{engine} ({count} more)" for engine, count in wrong.items() if count > least]:
             text += f"; left out, as they forbid valid texts: {', '.join(left)}"
         yield f"{text}."
@@ -122,7 +122,7 @@ def masks_records(measured: Sequence[MeasuredCase]) -> list[dict[str, Any]]:
     rows = []
     for item in engine_masks(measured):
         masks = item.masks()
-        steps = [("step", step, found) for step, found in _each(masks)]
+        steps = [("step", step, spread) for step, spread in _each(masks)]
         head = {"tokenizer": item.tokenizer, "engine": item.engine}
         rows += [
             {**head, "by": by, "group": group, **vars(times)}
@@ -177,7 +177,7 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
             ("memory", "bytes", lambda item: first(item, "memory_bytes", "largest_ns")), missing="-",
         ),
     )  # fmt: skip
-    rows = [(item, what, found) for item, masks in timed for what, found in _each(masks) if found is not None]
+    rows = [(item, what, spread) for item, masks in timed for what, spread in _each(masks) if spread is not None]
     left = [(item, count) for item in engines if (count := sum(schema.left_out for schema in item.schemas))]
     said = ", ".join(f"{item.engine} {count} of {count + len(item.instances)}" for item, count in left)
     yield Section(
@@ -327,9 +327,9 @@ def _compared(name: str, pairs: Sequence[EngineMasks]) -> Iterator[Section]:
     )  # fmt: skip
 
 
-def _without(found: Sequence[EngineMasks]) -> Section:
+def _without(items: Sequence[EngineMasks]) -> Section:
     why: dict[tuple[str, str, str], list[str]] = {}
-    for item in found:
+    for item in items:
         engines = item.engine if item.other is None else f"{item.engine}, {item.other}"
         for schema in item.schemas:
             if schema.status != OK:

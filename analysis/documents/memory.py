@@ -18,7 +18,7 @@ LEAST_RATIO = 0.01
 # Samples of the course in JSON.
 _SAMPLES = 200
 # In JSON and CSV.
-_PLACE = (("path", lambda place: "/".join(place.path)), "allocations", "bytes", "peak_bytes", "left_bytes")
+_PLACE = (("path", lambda node: "/".join(node.path)), "allocations", "bytes", "peak_bytes", "left_bytes")
 _BATCH = (
     "rows", ("fixed_bytes", "fixed"), ("cache_bytes", "cache"), ("logits_bytes", "logits"), ("rest_bytes", "rest"),
     ("bytes", "total"),
@@ -35,7 +35,7 @@ def memory_document(memory: Memory) -> Document:
         title=f"{path_text(memory.info.path)}: memory",
         sections=(*sections, *_others(memory)),
         data=lambda: {"schema": SCHEMA, **named(memory, *_JSON)},
-        records=lambda: records(objects([place for course in memory.courses[:1] for place in course.places], *_PLACE)),
+        records=lambda: records(objects([node for course in memory.courses[:1] for node in course.places], *_PLACE)),
         warnings=memory.notes,
         summary=_summary(memory),
     )
@@ -100,18 +100,18 @@ def _growth(course: MemoryTimeline) -> list[Section]:
 def _batches(memory: Memory) -> list[Section]:
     if not memory.batches:
         return []
-    known = memory.model
+    model = memory.model
     fields: list[Field] = [
-        ("rows" if known else "times the batch", "count", "rows"),
-        (WEIGHTS if known else "before", "bytes", "fixed"), ("cache", "bytes"), ("logits", "bytes"),
+        ("rows" if model else "times the batch", "count", "rows"),
+        (WEIGHTS if model else "before", "bytes", "fixed"), ("cache", "bytes"), ("logits", "bytes"),
         ("rest", "bytes"), ("in all", "bytes", "total"),
     ]  # fmt: skip
     if memory.courses == ():
         del fields[4]
     if capacity := memory.capacity_bytes:
         fields.append(("of the device", "ratio", lambda batch: batch.total / capacity))
-    if known:
-        notes = [f"Each row with {counted(known.tokens, 'token')} in the cache, the most in this run."]
+    if model:
+        notes = [f"Each row with {counted(model.tokens, 'token')} in the cache, the most in this run."]
         if memory.courses:
             notes.append(
                 "Logits and the rest as at the recorded peak, by row. A prefill that is not recorded took more."
@@ -120,7 +120,7 @@ def _batches(memory: Memory) -> list[Section]:
             notes.append("Without activations, which memory events show.")
         if memory.measured_bytes is not None:
             measured = f"{bytes_text(memory.measured_bytes)}, {memory.measured_of}"
-            notes.append(f"Measured with {counted(known.rows, 'row')}, at most: {measured}.")
+            notes.append(f"Measured with {counted(model.rows, 'row')}, at most: {measured}.")
     else:
         notes = [
             "What was allocated in the recording grows with the batch; what was there before does not. An engine that "
@@ -131,25 +131,25 @@ def _batches(memory: Memory) -> list[Section]:
 
 
 def _is_far(batch: BatchMemory, memory: Memory) -> bool:
-    """Far beyond the device's memory."""
+    """Return True if the batch is far beyond the device's memory."""
     return memory.capacity_bytes is not None and batch.total > 4 * memory.capacity_bytes
 
 
 def _places(course: MemoryTimeline) -> Section:
     """Return the tree of who allocates."""
-    allocated = sum(place.bytes for place in course.places if len(place.path) == 1)
-    lives = sum(place.peak_bytes for place in course.places if len(place.path) == 1)
+    allocated = sum(node.bytes for node in course.places if len(node.path) == 1)
+    lives = sum(node.peak_bytes for node in course.places if len(node.path) == 1)
     shown = [
-        place
-        for place in course.places
-        if place.peak_bytes >= LEAST_RATIO * max(1, lives) or place.bytes >= LEAST_RATIO * allocated
+        node
+        for node in course.places
+        if node.peak_bytes >= LEAST_RATIO * max(1, lives) or node.bytes >= LEAST_RATIO * allocated
     ]
     notes = ["At the peak: what lives of it then. Left: what is not freed up to the end."]
     if rest := len(course.places) - len(shown):
         notes.append(f"Not shown: {counted(rest, 'row')} below {percent_text(LEAST_RATIO)}. JSON and CSV have all.")
     table = table_of(
         shown,
-        ("place", "name", lambda place: "  " * (len(place.path) - 1) + short_name(short_source(place.path[-1]))),
+        ("place", "name", lambda node: "  " * (len(node.path) - 1) + short_name(short_source(node.path[-1]))),
         ("allocations", "count"), ("allocated", "bytes", "bytes"), ("at the peak", "bytes", "peak_bytes"),
         ("left", "bytes", "left_bytes"),
         spare_columns=("left", "allocations"),

@@ -55,9 +55,9 @@ _ROOFLINE: tuple[Field, ...] = (
 )
 # In JSON; nothing of what no call is recorded for.
 _PLACE: tuple[Name, ...] = (
-    ("module", lambda place: place.module if place.known else None),
-    ("modules", lambda place: len(place.modules) if place.known else None),
-    ("source", lambda place: place.source if place.known else None), "operator", "count", "time_ns",
+    ("module", lambda location: location.module if location.known else None),
+    ("modules", lambda location: len(location.modules) if location.known else None),
+    ("source", lambda location: location.source if location.known else None), "operator", "count", "time_ns",
 )  # fmt: skip
 # What a tree needs, in words, and its kinds of frames.
 _NEEDS = {
@@ -69,17 +69,17 @@ _NEEDS = {
 def origin_document(origins: Origins, by: str) -> Document:
     """Return the document of a tree of operators, modules, functions or phases."""
     tree = build_tree(origins, by)
-    places = {name: places_of(origins, name) for name in ("launches", "copies", "syncs")}
+    calls = {name: places_of(origins, name) for name in ("launches", "copies", "syncs")}
     sections = [_tree(origins, tree, by)]
     if origins.has_gpu:
         sections += [
-            _places("Who launches", "GPU time", places["launches"]),
-            _places("Who copies, casts and concatenates", "GPU time", places["copies"]),
-            _places("Who waits for the GPU", "time in the syncs", places["syncs"]),
+            _places("Who launches", "GPU time", calls["launches"]),
+            _places("Who copies, casts and concatenates", "GPU time", calls["copies"]),
+            _places("Who waits for the GPU", "time in the syncs", calls["syncs"]),
         ]
     else:
-        places["operators"] = places_of(origins, "operators")
-        sections.append(_places("Who runs operators", "self time", places["operators"]))
+        calls["operators"] = places_of(origins, "operators")
+        sections.append(_places("Who runs operators", "self time", calls["operators"]))
     if by == "source" and origins.sampled is not None:
         sections[1:1] = sampled_sections(origins.sampled)
     return Document(
@@ -90,7 +90,7 @@ def origin_document(origins: Origins, by: str) -> Document:
             "tokens": origins.tokens,
             "without_call": dict(zip(("name", "count", "gpu_ns"), (NO_CALL, *origins.without_call), strict=True)),
             **({} if origins.sampled is None else {"sampled": to_builtins(origins.sampled)}),
-            "tree": tree.to_json(), "places": {name: objects(found, *_PLACE) for name, found in places.items()},
+            "tree": tree.to_json(), "places": {name: objects(locations, *_PLACE) for name, locations in calls.items()},
         },
         records=lambda: records(_nodes(tree)),
         warnings=_without_stacks(origins, by),
@@ -191,8 +191,8 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
     if origins.pieces is not None and has_work:
         fields += _ROOFLINE
         spare = (*spare[:-1], "TB/s", "TFLOP/s", "GPU waits", "known", spare[-1])
-        known = per(tree.amount("known_ns"), whole) or 0
-        notes.append(f"Reached: of the GPU's peaks, by work that a formula is known for, {percent_text(known)} of all.")
+        ratio = per(tree.amount("known_ns"), whole) or 0
+        notes.append(f"Reached: of the GPU's peaks, by work that a formula is known for, {percent_text(ratio)} of all.")
     if by != "kernel":
         fields += [("host", "ns", "host_ns"), ("own host", "ns", "own_host_ns")]
         fields.append(("GPU waits", "ns", "wait_ns") if origins.has_gpu else ("CPU operators", "ns", "operator_ns"))
@@ -215,27 +215,27 @@ def _bound(memory_ns: int, least_ns: int) -> str | None:
 
 def _function(name: str) -> str:
     """Return a function before its file, without the outer folders: where that is cut, the function is still there."""
-    place, colon, function = short_source(name).rpartition("): ")
-    return f"{function} {place.replace('(', ':')}" if colon else name
+    location, colon, function = short_source(name).rpartition("): ")
+    return f"{function} {location.replace('(', ':')}" if colon else name
 
 
-def _choose(tree: Tree, depth: int, wanted: Callable[[Tree], bool], skip: bool, found: list[tuple[int, Tree]]) -> int:
+def _choose(tree: Tree, depth: int, wanted: Callable[[Tree], bool], skip: bool, chosen: list[tuple[int, Tree]]) -> int:
     """Nodes that are wanted, below those that are. With `skip`, not those that only call another; returns how many."""
     skipped = 0
     for child in filter(wanted, tree.children):
         if skip and child.kind in _FUNCTIONS and any(inner.inclusive == child.inclusive for inner in child.children):
-            skipped += 1 + _choose(child, depth, wanted, skip, found)
+            skipped += 1 + _choose(child, depth, wanted, skip, chosen)
         else:
-            found.append((depth, child))
-            skipped += _choose(child, depth + 1, wanted, skip, found)
+            chosen.append((depth, child))
+            skipped += _choose(child, depth + 1, wanted, skip, chosen)
     return skipped
 
 
-def _places(title: str, time: str, places: Sequence[CallLocation]) -> Section:
+def _places(title: str, time: str, locations: Sequence[CallLocation]) -> Section:
     table = table_of(
-        places,
+        locations,
         ("operator", "path"), ("count", "count"),
-        ("modules", "count", lambda place: len(place.modules)), (time, "ns", "time_ns"), ("module", "path"),
+        ("modules", "count", lambda location: len(location.modules)), (time, "ns", "time_ns"), ("module", "path"),
         ("function", "path", "source"),
     )  # fmt: skip
     return Section(title, table=table, detail=True)
@@ -251,7 +251,7 @@ def _nodes(tree: Tree) -> Iterator[dict[str, Any]]:
 
 def opened_sections(opened: Opened) -> list[Section]:
     """How much is known of the graphs' kernels, each graph by position, and what is not known."""
-    known = table_of(
+    shares = table_of(
         _shares(opened).items(),
         ("known", "name", "0"), ("kernels", "count", "1.kernels"), ("share", "ratio", "1.ratio"),
         ("of time", "ratio", "1.time_ratio"),
@@ -264,9 +264,9 @@ def opened_sections(opened: Opened) -> list[Section]:
         ("count", "count", "count"),
     )
     none = () if unknown.rows else ("none",)
-    told = (_told(graph, opened.run is not None) for graph in opened.graphs)
+    sentences = (_told(graph, opened.run is not None) for graph in opened.graphs)
     return [
-        Section("Kernels of graphs opened", (*told, *_agreeing(opened), _MEANING), known),
+        Section("Kernels of graphs opened", (*sentences, *_agreeing(opened), _MEANING), shares),
         *(
             Section(f"Graph {graph.number} opened", table=table_of(_folded(graph, opened.places), *_POSITION))
             for graph in opened.graphs
@@ -323,7 +323,7 @@ def opened_data(opened: Opened) -> dict[str, Any]:
         ("segments", "segments", ("name", ("nodes", lambda item: len(item.nodes)))), ("known", _shares),
         ("graphs", "graphs", graph), ("unknown", _without),
         ("differences", "differences", ("graph", "here", "there", "times")),
-        ("agreeing_operators", lambda found: dict(zip(("same", "pairs"), found.agreeing, strict=True))),
+        ("agreeing_operators", lambda it: dict(zip(("same", "pairs"), it.agreeing, strict=True))),
     )  # fmt: skip
 
 
@@ -361,7 +361,7 @@ def _shares(opened: Opened) -> dict[str, dict[str, Any]]:
     total_ns = sum(work.dur for work, _ in kernels)
 
     def share(test: Callable[[Origin], bool]) -> dict[str, Any]:
-        times_ns = [work.dur for work, place in kernels if test(place)]
+        times_ns = [work.dur for work, origin in kernels if test(origin)]
         return {
             "kernels": len(times_ns),
             "ratio": per(len(times_ns), len(kernels)),
@@ -370,26 +370,30 @@ def _shares(opened: Opened) -> dict[str, dict[str, Any]]:
         }
 
     return {
-        **{name: share(lambda place, name=name: getattr(place, name) is not None) for name in _KNOWN},  # type: ignore[misc]
-        **{name: share(lambda place, name=name: place.certainty == name) for name in _CERTAINTIES},  # type: ignore[misc]
-        "not known": share(lambda place: place.certainty is None),
+        **{name: share(lambda origin, name=name: getattr(origin, name) is not None) for name in _KNOWN},  # type: ignore[misc]
+        **{name: share(lambda origin, name=name: origin.certainty == name) for name in _CERTAINTIES},  # type: ignore[misc]
+        "not known": share(lambda origin: origin.certainty is None),
     }
 
 
 def _without(opened: Opened) -> list[dict[str, Any]]:
     """Kernels that lack an operator, shapes or module, by name."""
     lacks = (
-        (work.graph, ", ".join(name for name in ("operator", "shapes", "module") if getattr(place, name) is None), work)
-        for work, place in _kernels(opened)
+        (
+            work.graph,
+            ", ".join(name for name in ("operator", "shapes", "module") if getattr(origin, name) is None),
+            work,
+        )
+        for work, origin in _kernels(opened)
     )
-    found = Counter((graph, names, work.name) for graph, names, work in lacks if names)
+    counts = Counter((graph, names, work.name) for graph, names, work in lacks if names)
     return [
         {"graph": graph, "without": names, "name": name, "count": count}
-        for (graph, names, name), count in found.items()
+        for (graph, names, name), count in counts.items()
     ]
 
 
-def _folded(graph: Graph, places: dict[int, Origin]) -> Iterator[dict[str, Any]]:
+def _folded(graph: Graph, origins: dict[int, Origin]) -> Iterator[dict[str, Any]]:
     """Positions in order, blocks that repeat as one: equal kernels of equal origin, but for numbers of modules."""
     by_position: defaultdict[int, list[NodeWork]] = defaultdict(list)
     for work in graph.work:
@@ -398,8 +402,10 @@ def _folded(graph: Graph, places: dict[int, Origin]) -> Iterator[dict[str, Any]]
     works = [by_position[position] for position in sorted(by_position)]
     keys = []
     for first, *_ in works:
-        place = places[first.id]
-        keys.append((first.name, place.operator, place.shapes, _classes(place.module), place.source, place.certainty))
+        origin = origins[first.id]
+        keys.append(
+            (first.name, origin.operator, origin.shapes, _classes(origin.module), origin.source, origin.certainty)
+        )
     for block in blocks(keys):
         for start in range(block.start, block.start + block.length):
             alike = works[start : block.stop : block.length]
@@ -410,7 +416,7 @@ def _folded(graph: Graph, places: dict[int, Origin]) -> Iterator[dict[str, Any]]
                 "block": block.length if block.times > 1 else 0,
                 "name": first.name,
                 "category": first.category,
-                **{name: value for name, value in places[first.id]._asdict().items() if name != "frames"},
+                **{name: value for name, value in origins[first.id]._asdict().items() if name != "frames"},
                 "p50_ns": median_low(times),
                 "shortest_ns": min(times),
                 "longest_ns": max(times),

@@ -65,8 +65,8 @@ def devices_document() -> Document:
     sources = stored().sources
     rows = []
     for name, peaks in known_devices().items():
-        own = {source.model for source in sources if peaks_of(source.device).source == peaks.source}
-        rows.append({"device": name, "source": peaks.source, "models": len(own), "capacity_gb": peaks.capacity_gb})
+        models = {source.model for source in sources if peaks_of(source.device).source == peaks.source}
+        rows.append({"device": name, "source": peaks.source, "models": len(models), "capacity_gb": peaks.capacity_gb})
     fields: tuple[Field, ...] = (
         ("device", "name"), ("peaks of", "text", "source"), ("models in its traces", "count", "models"),
         ("memory", "bytes", lambda row: row["capacity_gb"] and row["capacity_gb"] * 1e9),
@@ -280,18 +280,18 @@ _SIZES: tuple[Name, ...] = (
 )  # fmt: skip
 _JSON: tuple[Name, ...] = (
     ("trace", "run.info.head"),
-    ("device", lambda found: found, (("name", _device), ("source", "device.source"), ("traces_of_it", "shown"))),
-    ("steps", lambda found: found.run.steps or None),
-    ("predicted", lambda found: found, [name for _, name, _ in _FIGURES]), ("coverage", lambda _: COVERAGE), "limit",
+    ("device", lambda whole: whole, (("name", _device), ("source", "device.source"), ("traces_of_it", "shown"))),
+    ("steps", lambda prediction: prediction.run.steps or None),
+    ("predicted", lambda whole: whole, [name for _, name, _ in _FIGURES]), ("coverage", lambda _: COVERAGE), "limit",
     "host_factor", "known_ratio", ("measured_calls", "measured"),
-    ("unknown", lambda found: {
-        name: {"calls": calls, "ns": ns} for name, (calls, ns) in sorted(found.run.unknown.items())
+    ("unknown", lambda prediction: {
+        name: {"calls": calls, "ns": ns} for name, (calls, ns) in sorted(prediction.run.unknown.items())
     }),
-    ("as_is", "replayed", _REPLAYED), ("graphs", lambda found: _replayed(found.graphs, found.graph_ns)),
+    ("as_is", "replayed", _REPLAYED), ("graphs", lambda prediction: _replayed(prediction.graphs, prediction.graph_ns)),
     ("compiled", "compiled", (
         ("length_ns", lambda run: float(run.replayed.length_ns)), ("gpu_ratio", lambda run: run.replayed.share(ON_GPU)),
         "kernels", "gpu_ns", ("low_ns", "length_ns.low"), ("high_ns", "length_ns.high"),
     )),
-    ("changes", lambda found: list(map(str, found.changes))),
-    ("changed", lambda found: found.changed and _replayed(found.changed, found.changed_ns)),
+    ("changes", lambda prediction: list(map(str, prediction.changes))),
+    ("changed", lambda prediction: prediction.changed and _replayed(prediction.changed, prediction.changed_ns)),
 )  # fmt: skip

@@ -32,8 +32,8 @@ _ORIGIN = {True: "the program", False: "generate's arguments or config"}
 
 def program_lines(report: Report) -> Iterator[str]:
     """Yield the longest phases, and logits processors, each as far as recorded."""
-    found: Any = report.table("engine_phases").to_json()
-    rows = [row for row in found if row["time_ns"] and row["phase"] != _WHOLE and not row["phase"].endswith(_PART)]
+    phases: Any = report.table("engine_phases").to_json()
+    rows = [row for row in phases if row["time_ns"] and row["phase"] != _WHOLE and not row["phase"].endswith(_PART)]
     rows = [row for row in rows if row["time_ratio"] >= _LEAST_RATIO]
     rows.sort(key=lambda row: (-row["time_ns"], row["phase"]))
     if rows:
@@ -84,9 +84,9 @@ def unrecorded(report: Report) -> dict[str, str]:
     elif none or not phases:
         how = "with_stack=True marks those of vLLM, SGLang and generate, molprof.phase those of other loops"
         lacks["phases"] = f"{none}: {how}" if none else how
-    made: Any = report.table("steps").to_json()
-    known = report.table("step_tokens").rows or any(row["tokens"] for row in made)
-    if report.tokens is None and not known:
+    steps_rows: Any = report.table("steps").to_json()
+    has_tokens = report.table("step_tokens").rows or any(row["tokens"] for row in steps_rows)
+    if report.tokens is None and not has_tokens:
         lacks["tokens"] = (
             "record_shapes=True with with_stack=True shows those of generate; report --tokens N takes their number"
         )
@@ -177,10 +177,10 @@ def _tokens(counts: Sequence[int]) -> str:
 def _ratio(here: Sequence[float], there: Sequence[float]) -> str:
     """Return the factor of the means, with its interval."""
     text = factor_text(fmean(here) / fmean(there))
-    found = paired_ratio(here, there)
-    if found is None:
+    interval = paired_ratio(here, there)
+    if interval is None:
         return f"{text} (no interval of fewer than {LEAST_REPEATS} rounds)"
-    return f"{text} ({factor_text(found.low)} to {factor_text(found.high)})"
+    return f"{text} ({factor_text(interval.low)} to {factor_text(interval.high)})"
 
 
 def program_notes(run: Run) -> Iterator[str]:
@@ -191,7 +191,7 @@ def program_notes(run: Run) -> Iterator[str]:
     if not isinstance(program, ProgramTotals) or program.own_ns is None:
         return
     before, after = time_text(program.before_ns), time_text(program.after_ns)
-    own = f"molprof's own work, which no time contains: {time_text(program.own_ns)}"
-    yield f"not in the whole run: {before} before the first batch and {after} after the last; {own}"
+    own_work = f"molprof's own work, which no time contains: {time_text(program.own_ns)}"
+    yield f"not in the whole run: {before} before the first batch and {after} after the last; {own_work}"
     if program.missed:
         yield f"not recorded: {count_text(program.missed)} calls of generate, in other threads while one was recorded"

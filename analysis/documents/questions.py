@@ -30,8 +30,8 @@ def _lacks(*names: str) -> Reason:
     """Return the reason that a foreign trace does not record one of these."""
 
     def reason(report: Report) -> str | None:
-        found = unrecorded(report)
-        return next((f"{name} not recorded: {found[name]}" for name in names if name in found), None)
+        lacking = unrecorded(report)
+        return next((f"{name} not recorded: {lacking[name]}" for name in names if name in lacking), None)
 
     return reason
 
@@ -66,7 +66,7 @@ def _judged(report: Report) -> str | None:
 
 def _any(*reasons: Reason) -> Reason:
     """Return the first reason that holds."""
-    return lambda report: next((found for reason in reasons if (found := reason(report)) is not None), None)
+    return lambda report: next((text for reason in reasons if (text := reason(report)) is not None), None)
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ QUESTIONS = (
 
 def not_answered(report: Report) -> list[dict[str, str]]:
     """Return the questions that a trace cannot answer, with the reason, and the figures that are not to be had."""
-    found = [
+    unanswered = [
         {"question": item.id, "text": item.text, "reason": why}
         for item in QUESTIONS
         if (why := item.reason(report)) is not None
@@ -162,5 +162,5 @@ def not_answered(report: Report) -> list[dict[str, str]]:
         # What is only not recorded is null in the figures, and of memory a question of its own.
         if item.verdict == "not_to_be_had" and item.reason not in (None, NOT_RECORDED) and item.group != "allocations":
             text = f"What are the figures of {TITLES[item.group]}?"
-            found.append({"question": f"figures_{item.group}", "text": text, "reason": item.reason})
-    return found
+            unanswered.append({"question": f"figures_{item.group}", "text": text, "reason": item.reason})
+    return unanswered

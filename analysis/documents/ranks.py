@@ -107,7 +107,7 @@ def _data(job: RankedJob) -> dict[str, Any]:
     for item in job.stragglers:
         late[item.step, item.number].append(item)
     offsets = {rank: ns for rank, ns in job.clocks.offsets_ns.items() if rank not in job.clocks.unaligned}
-    all_steps = [step for found in job.steps.values() for step in found]
+    all_steps = [step for of_step in job.steps.values() for step in of_step]
     return {
         "schema": SCHEMA, **named(job, "world_size", "remarks", "left_out"),
         "clocks": named(job.clocks, "recorded", "aligned", ("unaligned_ranks", "unaligned")),
@@ -216,7 +216,7 @@ def _collectives(costs: Sequence[dict[str, Any]]) -> Table:
     groups: dict[tuple[str, str, int | None], list[dict[str, Any]]] = defaultdict(list)
     for cost in costs:
         groups[cost["operation"], cost["group"], cost["bytes"]].append(cost)
-    made = [
+    rows = [
         {
             **items[0],
             "count": len(items),
@@ -227,7 +227,7 @@ def _collectives(costs: Sequence[dict[str, Any]]) -> Table:
         for items in groups.values()
     ]
     return table_of(
-        sorted(made, key=lambda item: -(item["waiting_ns"] + item["moving_ns"])),
+        sorted(rows, key=lambda item: -(item["waiting_ns"] + item["moving_ns"])),
         ("operation", "text"), ("group", "text"), ("size", "bytes", "bytes"), ("count", "count"),
         ("waiting", "ns", "waiting_ns"), ("moving data", "ns", "moving_ns"), ("exposed", "ns", "exposed_ns"),
         ("hidden", "ns", "hidden_ns"), ("one moves data for", "ns", "one_ns"),
@@ -236,11 +236,11 @@ def _collectives(costs: Sequence[dict[str, Any]]) -> Table:
     )  # fmt: skip
 
 
-def _typical(found: Sequence[Sequence[float]]) -> float | Range | None:
+def _typical(bandwidths: Sequence[Sequence[float]]) -> float | Range | None:
     """Median of the bandwidths in GB/s; two where the size of the group is between two numbers."""
-    if not found:
+    if not bandwidths:
         return None
-    low, high = (median(pair[end] for pair in found) / 1e9 for end in (0, 1))
+    low, high = (median(pair[end] for pair in bandwidths) / 1e9 for end in (0, 1))
     return low if low == high else (low, high)
 
 
@@ -276,14 +276,14 @@ def _summary(job: RankedJob, ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def _late(job: RankedJob, sure: bool) -> Iterator[str]:
     """Yield a sentence for each rank that others waited for: where the clocks tell it, or where they do not."""
-    found = [item for item in job.stragglers if item.is_sure == sure]
+    stragglers = [item for item in job.stragglers if item.is_sure == sure]
     number = len({(item.step, item.number) for item in job.stragglers})
     late, waited = Counter[int](), Counter[int]()
-    for item in found:
+    for item in stragglers:
         late[item.rank] += item.late_ns
         waited[item.rank] += item.waited_ns
     for rank in sorted(late, key=lambda rank: (-late[rank], rank)):
-        mine = [item for item in found if item.rank == rank]
+        mine = [item for item in stragglers if item.rank == rank]
         of = f"{len(mine)} of {counted(number, 'step')}"
         if sure:
             yield f"Rank {rank} was late in {of}: the others waited {time_text(waited[rank])} in total for it."

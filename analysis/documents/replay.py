@@ -26,13 +26,13 @@ def operators_document(path: str, script_calls: Sequence[ScriptCall], notes: Seq
     rest = len(rows) - _SHOWN
     what = "GPU time" if script_calls[0].on_gpu else "host time"
     lines = [f"Not shown: {counted(rest, 'row')}. JSON and CSV have all."] if rest > 0 else []
-    own: list[Field] = [] if script_calls[0].on_gpu else [("own", "ns", "1.own_ns")]
-    if own:
+    own_time: list[Field] = [] if script_calls[0].on_gpu else [("own", "ns", "1.own_ns")]
+    if own_time:
         lines.insert(0, "By their own time: without operators that they call. Types and strides tell equal rows apart.")
     table = table_of(
         rows[:_SHOWN],
         ("op", "count", "0"), ("operator", "name", "1.operator"), ("shapes", "path", "1.arguments"),
-        ("calls", "count", "1.calls"), (what, "ns", "1.time_ns"), *own,
+        ("calls", "count", "1.calls"), (what, "ns", "1.time_ns"), *own_time,
         ("each", "ns", lambda row: row[1].time_ns / row[1].calls),
     )  # fmt: skip
     return Document(

@@ -178,8 +178,8 @@ def _metrics(reports: Reports) -> Iterator[Section]:
     for first in firsts.values():
         rows = partial(_rows, first)
         cells = [cell for report in reports.reports for row in rows(report) for cell in enumerate(row)]
-        texts = {place for place, value in cells if isinstance(value, str)}
-        fields = [_field(name, place, place in texts) for place, name in enumerate(first.columns)]
+        texts = {index for index, value in cells if isinstance(value, str)}
+        fields = [_field(name, index, index in texts) for index, name in enumerate(first.columns)]
         shown = reports.table(rows, *fields, missing="")
         yield Section(
             first.title, table=replace(shown, keys=shown.keys + (first.name in _TWO_KEYS)), detail=True, name=first.name
@@ -196,8 +196,8 @@ def _rows(first: FigureTable, report: Report) -> Sequence[Row]:
         return ()
     if "cause" not in table.columns:
         return table.rows
-    place = table.columns.index("cause")
-    return [(*row[:place], IDLE_CAUSES.get(str(row[place]), row[place]), *row[place + 1 :]) for row in table.rows]
+    index = table.columns.index("cause")
+    return [(*row[:index], IDLE_CAUSES.get(str(row[index]), row[index]), *row[index + 1 :]) for row in table.rows]
 
 
 def _field(name: str, index: int, text: bool) -> Field:
@@ -278,12 +278,12 @@ def _run_sections(reports: Reports) -> Iterator[Section]:
 
 
 def _by_drift(item: SequenceFigures) -> tuple[int, ...]:
-    """Those that drift most stand first."""
+    """Return the sort key that puts molecules with the most drift first."""
     return -item.junk, -item.filler, -item.malformed_blocks, item.sequence
 
 
 def _trained(kind: str, name: str) -> Callable[[Run], Iterable[Any]]:
-    """Rows of the drift or disagreement of a run; those of random weights say nothing."""
+    """Return the rows of a run's drift or disagreement; none of random weights, where they say nothing."""
     return lambda run: () if run.setup.random else getattr(getattr(run, kind), name, ())
 
 
@@ -299,8 +299,8 @@ def _phases(reports: Reports) -> Section:
         return None if phase.bound is None else phase.bound.sync_idle_ns + phase.bound.launch_ns
 
     def items(run: Run) -> Iterator[tuple[str, PhaseFigures, Run]]:
-        known = ((name, phase) for name, phase in run.phases.items() if (phase.wall_ns, phase.host_ns) != (None, None))
-        return ((name, phase, run) for name, phase in known)
+        phases = ((name, phase) for name, phase in run.phases.items() if (phase.wall_ns, phase.host_ns) != (None, None))
+        return ((name, phase, run) for name, phase in phases)
 
     fields: list[Field] = [
         ("phase", "text", "0"), ("time", "ns", "1.wall_ns"),

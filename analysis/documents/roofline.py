@@ -28,9 +28,9 @@ _ROW = (
 )  # fmt: skip
 
 _JSON = (
-    ("trace", "info.head"), ("device", lambda found: found.peaks.name or None),
+    ("trace", "info.head"), ("device", lambda roofline: roofline.peaks.name or None),
     ("peaks", "peaks", ("source", "tflops", "memory_tbps")), "span_ns", "gpu_ns", "covered_ns",
-    ("steps", lambda found: found.steps or None), "parts", ("operators", "groups", _ROW),
+    ("steps", lambda roofline: roofline.steps or None), "parts", ("operators", "groups", _ROW),
 )  # fmt: skip
 
 

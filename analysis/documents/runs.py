@@ -45,10 +45,10 @@ def runs_section(comparison: Comparison) -> Section | None:
 
     None where no time of two of them can be compared, or a sentence has all of two traces.
     """
-    found = _times(comparison)
-    if found is None or (len(comparison.runs) == 2 and not any(it.run or it.served for it in comparison.runs)):
+    times = _times(comparison)
+    if times is None or (len(comparison.runs) == 2 and not any(it.run or it.served for it in comparison.runs)):
         return None
-    columns, cells, legend = found
+    columns, cells, legend = times
     for title, unit, more in _more(comparison):
         if any(cell.value is not None for cell in more):
             columns.append(Column(title, unit))
@@ -66,12 +66,12 @@ def runs_section(comparison: Comparison) -> Section | None:
 def _times(comparison: Comparison) -> tuple[list[Column], list[tuple[Cell, ...]], str] | None:
     """Columns of the first time that two runs have, their cells, and what intervals and signs in these mean."""
     rows = {row.figure.id: row for row in comparison.rows}
-    asked = rows.get(_REQUEST)
+    request = rows.get(_REQUEST)
     names = (("time per token", comparison.tokens),) if by_token(comparison) else ()
-    known: tuple[tuple[str, ComparedRow | None], ...] = (
-        *names, ("total time", comparison.wall), ("time of a request (p50)", asked),
+    measures: tuple[tuple[str, ComparedRow | None], ...] = (
+        *names, ("total time", comparison.wall), ("time of a request (p50)", request),
     )  # fmt: skip
-    for title, row in known:
+    for title, row in measures:
         if row is not None and any(ratio is not None for ratio in row.ratios[1:]):
             cells = [_of_times(row, index, any(row.intervals)) for index in range(len(row.values))]
             return [*_columns(title, any(row.intervals))], cells, _legend(row)
@@ -108,10 +108,10 @@ def _columns(title: str, has_intervals: bool) -> Iterator[Column]:
 
 def _of_times(row: ComparedRow, index: int, has_intervals: bool) -> tuple[Cell, ...]:
     interval, ratio = row.intervals[index], row.ratios[index] if index else ""
-    found = [Cell(row.values[index], row.figure.unit)]
+    cells = [Cell(row.values[index], row.figure.unit)]
     if has_intervals:
-        found.append(Cell(None if interval is None else (interval.low, interval.high), row.figure.unit))
-    return *found, Cell(ratio, "factor", noise=bool(index) and row.within_noise(index))
+        cells.append(Cell(None if interval is None else (interval.low, interval.high), row.figure.unit))
+    return *cells, Cell(ratio, "factor", noise=bool(index) and row.within_noise(index))
 
 
 def _more(comparison: Comparison) -> Iterator[tuple[str, Unit, list[Cell]]]:
@@ -143,13 +143,13 @@ def _valid(report: Report) -> Cell:
 
 
 def told_once(labels: Sequence[str], lines: Sequence[str]) -> tuple[str, ...]:
-    """Lines that begin with the label of a run; those of several runs as one, with the range of each number."""
-    found: dict[str, list[tuple[str, list[str]]]] = {}
+    """Return lines that begin with a run's label; equal lines of several runs become one, with ranges of numbers."""
+    by_text: dict[str, list[tuple[str, list[str]]]] = {}
     for line in lines:
         label = max((name for name in labels if line.startswith(f"{name}: ")), key=len, default="")
         text = line[len(label) + 2 :] if label else line
-        found.setdefault(_NUMBER.sub("#", text), []).append((label, _NUMBER.split(text)))
-    return tuple(_merged(labels, each) for each in found.values())
+        by_text.setdefault(_NUMBER.sub("#", text), []).append((label, _NUMBER.split(text)))
+    return tuple(_merged(labels, each) for each in by_text.values())
 
 
 def _merged(labels: Sequence[str], each: Sequence[tuple[str, list[str]]]) -> str:
@@ -169,5 +169,5 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _range(numbers: Sequence[str]) -> str:
-    known = sorted(set(numbers), key=lambda text: float(text.replace(",", "")))
-    return known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
+    distinct = sorted(set(numbers), key=lambda text: float(text.replace(",", "")))
+    return distinct[0] if len(distinct) == 1 else f"{distinct[0]} to {distinct[-1]}"

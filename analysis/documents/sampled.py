@@ -14,13 +14,13 @@ def sampled_sections(sampled_functions: SampledFunctions) -> list[Section]:
     """Functions and lines of the processor, as they were sampled."""
     whole, program = (
         sampled_functions.sampled_ns,
-        {sampled_functions.functions[place] for place in sampled_functions.program},
+        {sampled_functions.functions[index] for index in sampled_functions.program},
     )
-    inside, own, lines = sampled_functions.inside(), sampled_functions.by_function(), sampled_functions.by_line()
+    inside, own_times, lines = sampled_functions.inside(), sampled_functions.by_function(), sampled_functions.by_line()
     functions = table_of(
         [(name, ns) for name, ns in inside.most_common(_MOST_SAMPLED) if ns >= _LEAST_RATIO * whole],
         ("function", "path", lambda item: _function(item[0])), ("share", "ratio", lambda item: per(item[1], whole)),
-        ("time", "ns", "1"), ("own time", "ns", lambda item: own[item[0]]),
+        ("time", "ns", "1"), ("own time", "ns", lambda item: own_times[item[0]]),
     )  # fmt: skip
     by_line = table_of(
         [item for item in lines.most_common() if item[0][0] in program][:_MOST_SAMPLED],
@@ -48,11 +48,11 @@ def _cost(sampled_functions: SampledFunctions) -> str:
 
 
 def _line(function: str, line: int) -> str:
-    place, _, name = short_source(function).rpartition("): ")
-    return f"{place.rpartition('(')[0]}:{line} {name}"
+    location, _, name = short_source(function).rpartition("): ")
+    return f"{location.rpartition('(')[0]}:{line} {name}"
 
 
 def _function(name: str) -> str:
     """Return a function before its file, without the outer folders: where that is cut, the function is still there."""
-    place, _, function = short_source(name).rpartition("): ")
-    return f"{function} {place.replace('(', ':')}"
+    location, _, function = short_source(name).rpartition("): ")
+    return f"{function} {location.replace('(', ':')}"

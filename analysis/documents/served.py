@@ -26,10 +26,10 @@ def client_lines(report: Report) -> Iterator[str]:
         served = report.served
         load = [f", {served.concurrency} at a time"] if served.concurrency else []
         load += [f", {number_text(served.rate)} per s"] if served.rate else []
-        asked = f"{counted(served.requests, 'request')}{''.join(load)}, {served.run}"
+        requests = f"{counted(served.requests, 'request')}{''.join(load)}, {served.run}"
         passes = f"median of {counted(len(served.passes), 'pass', 'es')}"
         times = ", ".join(f"{time_text(served.values[name])} {words}" for name, words in SEEN.items())
-        yield f"At the client, without the profiler ({asked}, {passes}): {times}."
+        yield f"At the client, without the profiler ({requests}, {passes}): {times}."
         if (window := window_text(report)) is not None:
             yield f"{window[0].upper()}{window[1:]}."
 
@@ -68,9 +68,9 @@ def attached_document(url: str, runs: Mapping[str, Attached], traces: Sequence[s
                 row.append(Cell(None if interval is None else (interval.low, interval.high), "factor"))
             first = each if first is None else first
         rows.append(row)
-    asked = next(iter(runs.values()))
+    head = next(iter(runs.values()))
     said = (
-        f"at the client, without the profiler: medians of {counted(len(asked.passes), 'pass', 'es')}, lowest to highest"
+        f"at the client, without the profiler: medians of {counted(len(head.passes), 'pass', 'es')}, lowest to highest"
     )
     ratio = f"ratio: its {100 * LEVEL:.0f} % interval, round by round; from three passes of each on"
     invalid = [_invalid_text(item) for item in served.values() if item.run != "plain" and item.invalid]
@@ -80,4 +80,4 @@ def attached_document(url: str, runs: Mapping[str, Attached], traces: Sequence[s
         Table(tuple(columns), rows, missing="-"),
     )
     data = {"schema": 1, "url": url, "runs": runs, "figures": {name: item.values for name, item in served.items()}}
-    return Document(f"molprof attach: {asked.model} at {url}", (section,), lambda: {**data, "traces": traces})
+    return Document(f"molprof attach: {head.model} at {url}", (section,), lambda: {**data, "traces": traces})

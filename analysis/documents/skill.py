@@ -33,16 +33,16 @@ _SQL = """\
 
 def skill_files() -> dict[str, str]:
     """Return the files of the folder by name."""
-    known = catalog()
+    modules = catalog()
     rows = (f"| {item.text} | [{item.id}](questions/{item.id}.md) |" for item in QUESTIONS)
     index = "\n".join(("| question | page |", "| --- | --- |", *rows))
     files = {"SKILL.md": _joined(map(str.rstrip, (_HEAD, GUIDANCE, index, _SQL)))}
     files["queries/facts.sql"] = Path(queries.__file__).with_name("facts.sql").read_text(encoding="utf-8")
     for item in QUESTIONS:
-        files[f"questions/{item.id}.md"] = _joined(_page(item, known))
+        files[f"questions/{item.id}.md"] = _joined(_page(item, modules))
         files[f"commands/{item.id}.sh"] = "\n".join((f"# {item.text}", *item.commands)) + "\n"
         for name in item.modules:
-            files[f"queries/{name}.sql"] = f"{standalone_sql(name, known).rstrip()}\n\n{_example(known[name])}\n"
+            files[f"queries/{name}.sql"] = f"{standalone_sql(name, modules).rstrip()}\n\n{_example(modules[name])}\n"
     return files
 
 
@@ -54,7 +54,7 @@ def _example(module: Module) -> str:
     return f"{text};"
 
 
-def _page(item: Question, known: Mapping[str, Module]) -> Iterator[str]:
+def _page(item: Question, modules: Mapping[str, Module]) -> Iterator[str]:
     """Commands; findings, what they fire at and what to do; SQL with its columns; what to ask next."""
     yield f"# {item.text}"
     yield "```sh\n" + "\n".join(item.commands) + "\n```"
@@ -68,7 +68,7 @@ def _page(item: Question, known: Mapping[str, Module]) -> Iterator[str]:
         yield f"Evidence: `molprof query {rule.query} TRACE`"
     yield from ["## SQL"] if item.modules else []
     for name in item.modules:
-        module = known[name]
+        module = modules[name]
         yield f"### {name}"
         yield from map(_prose, module.comment)
         yield f"`{example_command(module)}`, or [queries/{name}.sql](../queries/{name}.sql)"
@@ -76,9 +76,9 @@ def _page(item: Question, known: Mapping[str, Module]) -> Iterator[str]:
             yield _prose(f"`{entry.name}`: {entry.comment}")
             yield "\n".join(f"- `{it.name}`{it.unit and f', {it.unit}'}: {it.comment}" for it in entry.columns)
     if item.then:
-        asked = {other.id: other.text for other in QUESTIONS}
+        texts_by_id = {other.id: other.text for other in QUESTIONS}
         yield "## Then ask"
-        yield "\n".join(f"- [{asked[name]}]({name}.md)" for name in item.then)
+        yield "\n".join(f"- [{texts_by_id[name]}]({name}.md)" for name in item.then)
 
 
 def _joined(blocks: Iterable[str]) -> str:

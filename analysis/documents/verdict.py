@@ -45,15 +45,15 @@ _LOW_VALID_RATIO = 0.5
 
 def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
     """One paragraph: of two runs what the second takes, of several what each does and then what holds for them."""
-    places = range(1, len(comparison.labels))
-    if len(places) == 1:
+    others = range(1, len(comparison.labels))
+    if len(others) == 1:
         return (_statement(comparison, 1),)
-    same = [one_file(comparison.runs[0], comparison.runs[place]) for place in places]
+    same = [one_file(comparison.runs[0], comparison.runs[index]) for index in others]
     if None not in comparison.differences and not any(same):
         return (_of_several(comparison),)
     # A sentence that holds for several stands once.
     sentences = dict.fromkeys(
-        sentence for place in places for sentence in _SENTENCE.split(_statement(comparison, place))
+        sentence for index in others for sentence in _SENTENCE.split(_statement(comparison, index))
     )
     return (" ".join(sentences),)
 
@@ -61,30 +61,28 @@ def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
 def _of_several(comparison: Comparison) -> str:
     """Return the sentences on each run against the first, then on what limits their times and answers."""
     labels, row = comparison.labels, comparison.tokens if by_token(comparison) else comparison.wall
-    known = [(place, item) for place, item in enumerate(comparison.differences, 1) if item is not None]
+    differences = [(at, item) for at, item in enumerate(comparison.differences, 1) if item is not None]
     first, per_what = time_text(row.numbers(0)[0]), " per token" if by_token(comparison) else ""
     said = [f"{labels[0]} takes {first}{per_what}."]
-    ordered = sorted(known, key=lambda pair: row.factor(pair[0]))
-    named = known if len(known) <= _MOST_NAMED else [ordered[-1], ordered[0]]
-    said += [] if named is known else [f"Of the {len(known)} others, the slowest and the fastest:"]
-    for place, item in named:
-        between, label = _between(row, place), labels[place]
-        if row.within_noise(place):
+    ordered = sorted(differences, key=lambda pair: row.factor(pair[0]))
+    named = differences if len(differences) <= _MOST_NAMED else [ordered[-1], ordered[0]]
+    said += [] if named is differences else [f"Of the {len(differences)} others, the slowest and the fastest:"]
+    for at, item in named:
+        between, label = _between(row, at), labels[at]
+        if row.within_noise(at):
             said.append(f"{label} does not differ from it beyond noise{between}.")
         else:
             change = signed_time_text(item.wall_ns)
-            said.append(
-                f"{label} takes {factor_text(row.factor(place))} of it{between} (in all {change}).{_causes(item)}"
-            )
-    machine = [f"{signed_time_text(ns)} of {labels[place]}" for place, item in named if (ns := _machine_ns(item))]
+            said.append(f"{label} takes {factor_text(row.factor(at))} of it{between} (in all {change}).{_causes(item)}")
+    machine = [f"{signed_time_text(ns)} of {labels[at]}" for at, item in named if (ns := _machine_ns(item))]
     said += [f"The same work at another speed, so the machine: {listed(machine)}."] if machine else []
     runs = [report.run for report in comparison.timed]
-    measured = dict.fromkeys(_measured(runs[place], runs[0], item) for place, item in known)
+    measured = dict.fromkeys(_measured(runs[at], runs[0], item) for at, item in differences)
     text = "; ".join(measured)
     said.append(f"Times: {text}.")
     doubts = [
-        doubt.replace("the other run", labels[place])
-        for place, item in known
+        doubt.replace("the other run", labels[at])
+        for at, item in differences
         if not item.paired
         for doubt in _doubts(item)
     ]
@@ -92,7 +90,7 @@ def _of_several(comparison: Comparison) -> str:
     so = "totals depend on the limit." if by_token(comparison) else "times are not of whole answers."
     every = range(len(runs))
     said += [_validity(comparison, every), _at_limit(comparison, every, so)]
-    unlike = [unlike_surroundings(comparison.surroundings[0], comparison.surroundings[place]) for place, _ in known]
+    unlike = [unlike_surroundings(comparison.surroundings[0], comparison.surroundings[at]) for at, _ in differences]
     return " ".join(text.strip() for text in dict.fromkeys((*said, *unlike)) if text.strip())
 
 
@@ -172,9 +170,9 @@ def _per_token(comparison: Comparison, index: int) -> str:
     return lead + _at_limit(comparison, (index, 0), "totals depend on the limit.")
 
 
-def _at_limit(comparison: Comparison, places: Sequence[int], so: str) -> str:
+def _at_limit(comparison: Comparison, indices: Sequence[int], so: str) -> str:
     """Return a sentence on answers that the token limit ended; empty without them."""
-    named = [(comparison.labels[at], run) for at in places if (run := comparison.runs[at].run) is not None]
+    named = [(comparison.labels[at], run) for at in indices if (run := comparison.runs[at].run) is not None]
     cut = [(label, run) for label, run in named if run.cut_answers]
     if not cut:
         return ""
@@ -186,7 +184,7 @@ def _at_limit(comparison: Comparison, places: Sequence[int], so: str) -> str:
 
 
 def _of_each(texts: Sequence[str], runs: Sequence[tuple[str, Run]], count: int) -> Sequence[str]:
-    """Texts that end with the labels of runs; one of them where all of more than two runs have the same."""
+    """Return the texts, which end with labels of runs; a single one where more than two runs all have the same."""
     alike = {text.removesuffix(label) for text, (label, _) in zip(texts, runs, strict=True)}
     return [f"{alike.pop()}each run"] if len(texts) == count > 2 and len(alike) == 1 else texts
 
@@ -211,7 +209,7 @@ def _steps(comparison: Comparison, index: int) -> str:
 
 
 def _span(comparison: Comparison, index: int, follows: bool) -> str:
-    """Of traces without unprofiled times only what was recorded can be told. follows: on a sentence that names both."""
+    """Return the difference of recorded spans as a sentence. follows: it stands after one that names both runs."""
     item = comparison.trace_differences[index - 1]
     if item is None:
         return ""
@@ -232,7 +230,8 @@ def _exposed(comparison: Comparison, index: int, of: TraceDifference | StepDiffe
     """Return the sentence on exposed communication, where it is much of the difference of the busy time; else empty."""
     steps = of.steps if isinstance(of, StepDifference) else (1, 1)
     before, after = (
-        (0 if (found := comparison.runs[number].bottleneck) is None else found.parts.get("communication", 0)) / count
+        (0 if (verdict := comparison.runs[number].bottleneck) is None else verdict.parts.get("communication", 0))
+        / count
         for number, count in zip((0, index), steps, strict=True)
     )
     if abs(after - before) <= _MUCH_EXPOSED * abs(of.span_ns):
@@ -251,12 +250,12 @@ def _phases(comparison: Comparison, index: int) -> str:
     return f"Of the recorded span per step, {signed_time_text(round(item.span_ns))}{each}: {named}."
 
 
-def _validity(comparison: Comparison, places: Sequence[int]) -> str:
+def _validity(comparison: Comparison, indices: Sequence[int]) -> str:
     """Return the sentence on valid molecules, where a run has few or far fewer; empty elsewhere."""
-    runs = [(comparison.labels[at], run) for at in places if (run := comparison.runs[at].run) is not None]
-    known = [per(run.valid_molecules, run.molecules) for _, run in runs]
-    ratios = [ratio for ratio in known if ratio is not None]
-    if len(ratios) < len(known) or (max(ratios) - min(ratios) < _VALID_RATIO and max(ratios) >= _LOW_VALID_RATIO):
+    runs = [(comparison.labels[at], run) for at in indices if (run := comparison.runs[at].run) is not None]
+    shares = [per(run.valid_molecules, run.molecules) for _, run in runs]
+    ratios = [ratio for ratio in shares if ratio is not None]
+    if len(ratios) < len(shares) or (max(ratios) - min(ratios) < _VALID_RATIO and max(ratios) >= _LOW_VALID_RATIO):
         return ""
     few = [
         pair
@@ -310,7 +309,7 @@ def _machine_ns(difference: Difference) -> int:
 
 
 def _doubts(difference: Difference) -> list[str]:
-    """Those of the pair; the warnings have those of each run."""
+    """Return the doubts on the pair of runs; the warnings have those of each run."""
     return [doubt for doubt in difference.doubts if not doubt.startswith("in the ")]
 
 

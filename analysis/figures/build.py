@@ -135,33 +135,33 @@ def _texts(environment: Environment) -> dict[str, str]:
 
 
 def _capabilities(devices: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:
-    """Major and minor compute capability of the devices that the file tells them of, each once."""
-    found = [(device.get("computeMajor"), device.get("computeMinor")) for device in devices]
-    known = [(major, minor) for major, minor in found if type(major) is int and type(minor) is int]
-    return tuple(dict.fromkeys(known))
+    """Return the distinct compute capabilities (major, minor) of the devices, as far as recorded."""
+    versions = [(device.get("computeMajor"), device.get("computeMinor")) for device in devices]
+    numbers = [(major, minor) for major, minor in versions if type(major) is int and type(minor) is int]
+    return tuple(dict.fromkeys(numbers))
 
 
 def software(keys: Mapping[str, Any]) -> dict[str, str]:
     """Versions by name, of a trace's top-level keys: of CUDA or HIP, an engine, and packages where they are listed."""
-    found = {}
+    versions = {}
     for key, value in keys.items():
         name, is_version, _ = key.rpartition("_version")
         if is_version and isinstance(value, str):
-            found[name] = value
+            versions[name] = value
         elif key == "cuda_runtime_version" and isinstance(value, int):
-            found["CUDA"] = f"{value // 1000}.{value % 1000 // 10}"
+            versions["CUDA"] = f"{value // 1000}.{value % 1000 // 10}"
         elif key == "hip_runtime_version" and isinstance(value, int):
-            found["HIP"] = f"{value // 10_000_000}.{value // 100_000 % 100}.{value % 100_000}"
-    for place in (keys.get("distributedInfo"), keys.get("metadata")):
-        place = place if isinstance(place, dict) else {}
-        if isinstance(version := place.get("nccl_version"), str):
-            found["NCCL"] = version
-        system = place.get("system")
+            versions["HIP"] = f"{value // 10_000_000}.{value // 100_000 % 100}.{value % 100_000}"
+    for section in (keys.get("distributedInfo"), keys.get("metadata")):
+        section = section if isinstance(section, dict) else {}
+        if isinstance(version := section.get("nccl_version"), str):
+            versions["NCCL"] = version
+        system = section.get("system")
         for text in system.get("pip_packages", ()) if isinstance(system, dict) else ():
             name, _, version = str(text).partition("==")
             if name in _PACKAGES:
-                found[name] = version
-    return dict(sorted(found.items()))
+                versions[name] = version
+    return dict(sorted(versions.items()))
 
 
 def refuse_ambiguous(engine: TraceProcessor, path: str) -> None:
@@ -169,10 +169,10 @@ def refuse_ambiguous(engine: TraceProcessor, path: str) -> None:
 
     The engine must know the SQL package.
     """
-    found = query_row(engine, _AMBIGUOUS)
-    if found["numbers"]:
-        numbers = counted(found["numbers"], "correlation number")
-        what = f"{numbers}, such as {found['least']}, {'is' if found['numbers'] == 1 else 'are'} of several calls"
+    calls = query_row(engine, _AMBIGUOUS)
+    if calls["numbers"]:
+        numbers = counted(calls["numbers"], "correlation number")
+        what = f"{numbers}, such as {calls['least']}, {'is' if calls['numbers'] == 1 else 'are'} of several calls"
         raise TraceError(
             f"{path}: {what}: it was merged from several traces, or its numbers are wrong, so that which call started"
             " which kernel cannot be told",
@@ -199,13 +199,13 @@ def _checks(
     )
     if run is None or manifest is None:
         return
-    sums, made = query_row(engine, _SUMS), run.generated_tokens
+    sums, tokens = query_row(engine, _SUMS), run.generated_tokens
     of_steps: tuple[Group, ...] = ("steps",)
     text = "GPU time = phases + outside any phase, ns"
     yield _check("gpu_time", text, ("gpu_time", "steps"), sums["gpu_ns"], sums["phases_gpu_ns"])
-    yield _check("tokens", "tokens in the manifest = tokens in the trace", of_steps, made, sums["tokens"])
+    yield _check("tokens", "tokens in the manifest = tokens in the trace", of_steps, tokens, sums["tokens"])
     text = "tokens in the manifest = tokens of unfinished rows, summed over steps"
-    yield _check("unfinished_rows", text, of_steps, made, _of_unfinished_rows(manifest))
+    yield _check("unfinished_rows", text, of_steps, tokens, _of_unfinished_rows(manifest))
     text = "token slices = tokens of the recorded steps"
     yield _check("token_slices", text, of_steps, sums["token_slices"], sums["tokens_of_steps"])
     if run.of_molecules:
@@ -235,7 +235,7 @@ def _check(
 
 
 def _of_unfinished_rows(manifest: Manifest) -> int:
-    """Tokens of unfinished rows over the steps of their batches: one each, or as many as the loop appended."""
+    """Return the tokens of unfinished rows in all steps: one per row and step, or as many as the loop appended."""
     total = 0
     for molecule in manifest.molecules:
         steps = manifest.steps_per_batch[molecule.batch]

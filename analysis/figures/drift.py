@@ -242,10 +242,10 @@ def drift_figures(blocks: list[DriftBlock], form: TextFormat = DEFAULT) -> Drift
 def _counts(blocks: list[DriftBlock], form: TextFormat) -> Iterator[RuleCount]:
     molecules = len({block.sequence for block in blocks})
     for name, (meaning, counts) in RULES.items():
-        found = [block.sequence for block in blocks if counts(block, form)]
-        touched = len(set(found))
+        broken = [block.sequence for block in blocks if counts(block, form)]
+        touched = len(set(broken))
         meaning = meaning if form.separator == "," else meaning.replace("commas", "separators")
-        yield RuleCount(name, meaning, len(found), len(found) / len(blocks), touched, touched / molecules)
+        yield RuleCount(name, meaning, len(broken), len(broken) / len(blocks), touched, touched / molecules)
 
 
 def _examples(blocks: list[DriftBlock]) -> Iterator[JunkExample]:
@@ -296,10 +296,10 @@ def disagreement_figures(tokens: Sequence[Token], form: TextFormat | None = DEFA
         words = [token.text for token in sequence]
         kinds = [*map(_plain_kind, words)] if form is None else text_kinds(words, form)
         end = _END if form is None else "tag"
-        for place, (token, kind) in enumerate(zip(sequence, kinds, strict=True)):
+        for index, (token, kind) in enumerate(zip(sequence, kinds, strict=True)):
             groups[token.choice, None].append(token)
             groups[token.choice, end if token.kind == "eos" else kind].append(token)
-            bins[place * BINS // len(sequence)].append(token)
+            bins[index * BINS // len(sequence)].append(token)
     return ModelDisagreement(
         molecules=len(sequences),
         all=agreement(tokens),
@@ -308,7 +308,7 @@ def disagreement_figures(tokens: Sequence[Token], form: TextFormat | None = DEFA
             for group in itertools.product(CHOICES, (None, *(TEXTS if form else (*PLAIN, _END))))
             if group in groups
         ),
-        bins=tuple(AgreementBin(place / BINS, (place + 1) / BINS, agreement(bins[place])) for place in sorted(bins)),
+        bins=tuple(AgreementBin(index / BINS, (index + 1) / BINS, agreement(bins[index])) for index in sorted(bins)),
         worst=tuple(_worst(tokens, sequences)),
     )
 
@@ -343,18 +343,18 @@ def agreement(tokens: Sequence[Token]) -> Agreement:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """None if any is not recorded."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if len(known) == len(values) else None
+    """Return the mean; None if any value is not recorded."""
+    recorded = [value for value in values if value is not None]
+    return statistics.fmean(recorded) if len(recorded) == len(values) else None
 
 
 def _worst(tokens: Sequence[Token], sequences: Sequence[Sequence[Token]]) -> Iterator[WorstPlace]:
     words = {group[0].sequence: (group[0].position, [token.text for token in group]) for group in sequences}
     for token in sorted(tokens, key=lambda token: (token.probability, token.sequence, token.position))[:WORST]:
         first, texts = words[token.sequence]
-        place = token.position - first
-        before = "".join(texts[:place])[-24:]
-        after = "".join(texts[place + 1 :])[:8]
+        index = token.position - first
+        before = "".join(texts[:index])[-24:]
+        after = "".join(texts[index + 1 :])[:8]
         yield WorstPlace(
             token.sequence, token.position, token.choice, before, token.text, after, token.probability, token.rank,
             bool(token.forbidden),
@@ -371,12 +371,12 @@ def text_kinds(words: Sequence[str], form: TextFormat = DEFAULT) -> list[str]:
     kinds = _characters(words, form)
     for match in re.finditer("|".join(map(re.escape, form.tags)), text) if form.tags else ():
         kinds[match.start() : match.end()] = ["tag"] * len(match.group())
-    found, begin = [], 0
+    kinds_of_words, begin = [], 0
     for word in words:
         held = set(kinds[begin : begin + len(word)])
-        found.append(next((kind for kind in TEXTS if kind in held), "other"))
+        kinds_of_words.append(next((kind for kind in TEXTS if kind in held), "other"))
         begin += len(word)
-    return found
+    return kinds_of_words
 
 
 def _characters(words: Sequence[str], form: TextFormat) -> list[str]:
@@ -389,12 +389,12 @@ def _characters(words: Sequence[str], form: TextFormat) -> list[str]:
     kinds: list[str] = []
     inside = ""  # what is open: a block, a bracket or nothing
     while len(kinds) < len(text):
-        place = len(kinds)
-        character = text[place]
-        if text.startswith(form.block_close, place) and (inside == "block" or form.block_close[:1] not in "[]"):
+        at = len(kinds)
+        character = text[at]
+        if text.startswith(form.block_close, at) and (inside == "block" or form.block_close[:1] not in "[]"):
             kinds.extend(["close"] * len(form.block_close))
             inside = ""
-        elif text.startswith(form.block_open, place):
+        elif text.startswith(form.block_open, at):
             kinds.extend(["bracket"] * len(form.block_open))
             inside = "block"
         elif character == "\0":

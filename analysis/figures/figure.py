@@ -27,8 +27,8 @@ STEPS_SQL = "(SELECT SUM(steps) FROM molprof_step_launch_summary WHERE steps > 0
 
 def any_masks(engine_phases: FigureTable) -> bool:
     """Whether an engine had masks or grammars, by the table of its phases; SGLang calls the filling without any."""
-    found = {(row["program"], str(row["phase"])) for row in engine_phases.to_json() if row["count"]}
-    return any(phase.startswith(("mask_", "grammar_")) for _, phase in found - {("sglang", "mask_fill")})
+    phases = {(row["program"], str(row["phase"])) for row in engine_phases.to_json() if row["count"]}
+    return any(phase.startswith(("mask_", "grammar_")) for _, phase in phases - {("sglang", "mask_fill")})
 
 
 class TableQuery(Struct, frozen=True):
@@ -42,7 +42,7 @@ class TableQuery(Struct, frozen=True):
     optional: bool = False  # left out where it has no rows
     of_masks: bool = False  # only for traces in which `any_masks` finds them
     more: Query | None = None  # whose rows follow
-    made: Callable[[FigureTable], FigureTable] | None = None  # what becomes of the rows
+    convert: Callable[[FigureTable], FigureTable] | None = None  # what becomes of the rows
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -56,11 +56,11 @@ class TableQuery(Struct, frozen=True):
     def read(self, engine: TraceProcessor, has_run: bool, before: Mapping[str, FigureTable]) -> FigureTable:
         """Return the table, by those read before; without rows where it needs a run and there is none."""
         has_rows = self.is_for(has_run) and (not self.of_masks or any_masks(before["engine_phases"]))
-        asked = self.queries if has_rows else ()
-        answers = [query_rows(engine, query) for query in asked]
+        queries = self.queries if has_rows else ()
+        answers = [query_rows(engine, query) for query in queries]
         columns = answers[0][0] if answers else ()
         table = FigureTable(self.name, self.title, columns, tuple(row for _, rows in answers for row in rows))
-        return table if self.made is None else self.made(table)
+        return table if self.convert is None else self.convert(table)
 
 
 class CountedEvents(Struct, frozen=True):
@@ -109,13 +109,13 @@ class Figure(Struct, frozen=True):
         if self.repeat is None:
             return []
         if isinstance(report.served, ServedTimes):
-            found = [item.figures.get(self.id) for item in report.served.passes]
-            return [] if None in found else [value for value in found if value is not None]
+            figures = [item.figures.get(self.id) for item in report.served.passes]
+            return [] if None in figures else [value for value in figures if value is not None]
         if report.run is None:
             return []
         values = [self.repeat(report.run, repeat) for repeat in report.run.repeats]
-        known = [value for value in values if value is not None]
-        return known if len(known) == len(values) else []
+        recorded = [value for value in values if value is not None]
+        return recorded if len(recorded) == len(values) else []
 
 
 def of_run(value: Callable[[Run], Value]) -> Callable[[Report], Value]:
@@ -178,5 +178,5 @@ def evidence_of(figure: Figure, report: Report) -> Evidence:
     verdict = worst(item.verdict for item in doubted)
     reason = "; ".join(f"{item.title}: {item.reason}" for item in doubted)
     paths = (f"counts.{figure.id}", f"steps.{figure.id}")
-    found = [bound for item in doubted for bound in item.bounds if bound.figure in paths and verdict == "bounded"]
-    return Evidence(sql, verdict, reason, *((found[0].low, found[0].high) if found else ()))
+    bounds = [bound for item in doubted for bound in item.bounds if bound.figure in paths and verdict == "bounded"]
+    return Evidence(sql, verdict, reason, *((bounds[0].low, bounds[0].high) if bounds else ()))

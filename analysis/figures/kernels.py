@@ -58,7 +58,7 @@ def _run_total(column: str, label: str, group: str, gpu: bool = True) -> Figure:
         return None if report.run is None else (report.run.totals or {}).get(column)
 
     def value(report: Report) -> Value:
-        return None if (found := total(report)) is None else found.value
+        return None if (estimate := total(report)) is None else estimate.value
 
     read = of_gpu(value) if gpu else without_gpu(value)
     sql = (
@@ -106,10 +106,10 @@ def _mean(column: str, per_what: str, label: str, group: str, rests_on: Group, *
             return run.per_molecule(column)
         if run is not None:
             return per(getattr(run.window, column), getattr(run.window, divisor))
-        given = getattr(report.given, divisor, None)
-        if given is None and per_what != "molecule":
+        count = getattr(report.given, divisor, None)
+        if count is None and per_what != "molecule":
             return per(_marked(report, column), _marked(report, divisor))
-        return per(_OF_TRACE[column](report) if column in _OF_TRACE else None, given)
+        return per(_OF_TRACE[column](report) if column in _OF_TRACE else None, count)
 
     table = "step_launch_summary WHERE steps > 0" if column != "leaf_operators" else "phase_work WHERE step IS NOT NULL"
     divided_by = _TOKENS_SQL if per_what == "token" else STEPS_SQL
@@ -132,13 +132,13 @@ def _kind(report: Report, name: str, column: str = "count") -> int | None:
 
 
 def _of_kind(id_: str, label: str, unit: Unit, kind: str, column: str, *rests_on: Group) -> Figure:
-    """Work of one kind: a column of _KINDS, the count of the steps per step."""
+    """Return the figure of one kind of work: a column of _KINDS; `step_count` per step."""
 
     def value(report: Report) -> Value:
-        found = _kind(report, kind, column)
+        amount = _kind(report, kind, column)
         if column != "step_count":
-            return found
-        return per(found, _marked(report, "steps") if report.run is None else report.run.window.steps)
+            return amount
+        return per(amount, _marked(report, "steps") if report.run is None else report.run.window.steps)
 
     divided = f" * 1.0 / {STEPS_SQL}" if column == "step_count" else ""
     sql = f"SELECT {column}{divided} AS {id_} FROM molprof_work_kind WHERE kind = '{kind}'"
@@ -156,7 +156,7 @@ def _of_kinds(name: str, label: str, kind: str) -> tuple[Figure, ...]:
 
 
 def _kind_column(report: Report) -> str:
-    """Work of the recorded steps is counted; of a foreign trace without marked steps, all of it."""
+    """Return the column that counts work of the recorded steps; of a foreign trace without steps, all work."""
     return "count" if report.run is None and _marked(report, "steps") is None else "step_count"
 
 
@@ -185,8 +185,8 @@ def _longest_span_ns(report: Report) -> int | None:
 def _energy(report: Report) -> Value:
     """Energy of all devices per token."""
     values = [row["energy_per_token_j"] for row in report.table(_ENERGY.name).to_json()]
-    known = [value for value in values if isinstance(value, (int, float))]
-    return sum(known) if known and len(known) == len(values) else None
+    recorded = [value for value in values if isinstance(value, (int, float))]
+    return sum(recorded) if recorded and len(recorded) == len(values) else None
 
 
 def _counter(id_: str, label: str, unit: Unit, name: str, of: str) -> Figure:

@@ -99,8 +99,8 @@ class TraceFigures(Struct, frozen=True):
 
     def events_read(self, category: str) -> int:
         """Events of the file that SQL reads under the category."""
-        own = self.events_by_category.get(category, 0)
-        return own + sum(read.get(category, 0) for read in self.read_as.values())
+        unaliased = self.events_by_category.get(category, 0)
+        return unaliased + sum(read.get(category, 0) for read in self.read_as.values())
 
 
 class MemoryOperation(Struct, frozen=True):
@@ -253,14 +253,14 @@ class Gain(Struct, frozen=True):
 _LEAST_PLACE = 0.02
 
 
-def place_text(place: str | None, ratio: float) -> str:
+def place_text(label: str | None, ratio: float) -> str:
     """Where most of some time is, with its share there; None: at no recorded place."""
     share = f"{percent_text(ratio)} of it"
-    if place is None:
+    if label is None:
         return f"no place recorded for {share}"
     if ratio < _LEAST_PLACE:
         return f"spread, at no place more than {share}"
-    return f"{place} ({share})" if ratio >= 0.5 else f"spread, most in {place} ({share})"
+    return f"{label} ({share})" if ratio >= 0.5 else f"spread, most in {label} ({share})"
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -430,15 +430,15 @@ class Report(Struct, frozen=True):
 
 def combined(bounds: Iterable[Bound]) -> tuple[Bound, ...]:
     """One bound for each figure: what several doubts take away or add may all be true at once."""
-    found: dict[str, Bound] = {}
+    by_figure: dict[str, Bound] = {}
     for bound in bounds:
-        known = found.get(bound.figure)
-        if known is not None:
-            low = None if known.low is None or bound.low is None else known.low - (bound.value - bound.low)
-            high = None if known.high is None or bound.high is None else known.high + (bound.high - bound.value)
+        earlier = by_figure.get(bound.figure)
+        if earlier is not None:
+            low = None if earlier.low is None or bound.low is None else earlier.low - (bound.value - bound.low)
+            high = None if earlier.high is None or bound.high is None else earlier.high + (bound.high - bound.value)
             bound = Bound(bound.figure, low, bound.value, high)
-        found[bound.figure] = bound
-    return tuple(found.values())
+        by_figure[bound.figure] = bound
+    return tuple(by_figure.values())
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

@@ -28,17 +28,17 @@ def read_program(engine: TraceProcessor, keys: Mapping[str, Any], counts: Counts
     """
     job = keys.get("distributedInfo")
     world_size = job.get("world_size") if isinstance(job, dict) else None
-    found = {"world size": str(world_size)} if isinstance(world_size, int) else {}
+    settings = {"world size": str(world_size)} if isinstance(world_size, int) else {}
     if devices:
-        found["devices with work"] = count_text(devices)
+        settings["devices with work"] = count_text(devices)
     facts: Facts = engine.facts
     if facts.compiled.is_used or len(facts.slices.of(OPERATOR)):
-        found["torch.compile"] = "yes" if facts.compiled.is_used else "no"
+        settings["torch.compile"] = "yes" if facts.compiled.is_used else "no"
     if counts.launches or counts.graph_launches:
-        found["GPU graphs"] = "replayed" if counts.graph_launches else "none"
+        settings["GPU graphs"] = "replayed" if counts.graph_launches else "none"
     if types := _product_types(engine):
-        found["matrix products"] = types
-    return found
+        settings["matrix products"] = types
+    return settings
 
 
 def _product_types(engine: TraceProcessor) -> str:

@@ -41,28 +41,28 @@ def latency(manifest: Manifest, repeat: Repeat) -> dict[str, int | None] | None:
         return None
     before_ns = sum(repeat.phases_ns.get(name, 0) for name in SETUP_PHASES)
     begins = list(accumulate(repeat.steps_ns[0], initial=before_ns))  # of each step, and the end of the last
-    found: dict[str, list[int]] = {name: [] for name in _MEASURES}
+    times: dict[str, list[int]] = {name: [] for name in _MEASURES}
     for run in manifest.molecules:
         counts = [1] * len(run.token_ids) if run.step_tokens is None else run.step_tokens
         ends = [begins[step + 1] for step, count in enumerate(counts) if count]
         arrived_ns = begins[run.arrived] if run.arrived else 0
-        found["queued"].append(begins[run.joined or 0] - arrived_ns)
-        found["first_token"] += [end - arrived_ns for end in ends[:1]]
-        found["request"] += [end - arrived_ns for end in ends[-1:]]
-        found["between_tokens"] += [after - before for before, after in pairwise(ends)]
-    return percentiles(found)
+        times["queued"].append(begins[run.joined or 0] - arrived_ns)
+        times["first_token"] += [end - arrived_ns for end in ends[:1]]
+        times["request"] += [end - arrived_ns for end in ends[-1:]]
+        times["between_tokens"] += [after - before for before, after in pairwise(ends)]
+    return percentiles(times)
 
 
-def percentiles(found: Mapping[str, Sequence[int]]) -> dict[str, int | None]:
-    """Of times of requests by measure, ns; by the figure's id. p50 is the median, p99 goes by nearest rank.
+def percentiles(times_by_measure: Mapping[str, Sequence[int]]) -> dict[str, int | None]:
+    """Return p50 (median) and p99 (nearest rank) of the times of each measure, ns, by the figure's id.
 
     Where half of the requests wait and half do not, the nearest rank would be the longest of those that do not.
     """
-    known: dict[str, int | None] = {}
-    for name, times in found.items():
-        known[f"{name}_p50_ns"] = round(statistics.median(times)) if times else None
-        known[f"{name}_p99_ns"] = percentile(sorted(times), 99)
-    return known
+    figures: dict[str, int | None] = {}
+    for name, times in times_by_measure.items():
+        figures[f"{name}_p50_ns"] = round(statistics.median(times)) if times else None
+        figures[f"{name}_p99_ns"] = percentile(sorted(times), 99)
+    return figures
 
 
 def mean_latency(passes: Sequence[RepeatFigures]) -> dict[str, int | None] | None:
@@ -118,15 +118,15 @@ LATENCY = (*_figures(), *_CLIENT)
 
 def read_served(attached: Attached) -> ServedTimes:
     """Return the passes of a run of requests, and the median of each of their figures."""
-    known = {name: getattr(attached, name) for name in ServedTimes.__struct_fields__ if hasattr(attached, name)}
-    known |= {"passes": tuple(map(_of_pass, attached.passes)), "requests": len(attached.passes[0].answers)}
+    fields = {name: getattr(attached, name) for name in ServedTimes.__struct_fields__ if hasattr(attached, name)}
+    fields |= {"passes": tuple(map(_of_pass, attached.passes)), "requests": len(attached.passes[0].answers)}
     whole = [answer for answer in attached.passes[0].answers if answer.valid is not None and not answer.cut]
     invalid = tuple(f"line {one.line}: {one.problem}" for one in whole if not one.valid)
-    return with_values(ServedTimes(**known, invalid=invalid, judged=len(whole)), statistics.median)
+    return with_values(ServedTimes(**fields, invalid=invalid, judged=len(whole)), statistics.median)
 
 
 def with_values(served: ServedTimes, of: Callable[[Sequence[float]], float]) -> ServedTimes:
-    """With one value for each figure of all passes, such as their mean; None where a pass lacks it."""
+    """Return the served times with one value per figure over all passes; None where a pass lacks it."""
     values: dict[str, int | float | None] = {}
     for name in dict.fromkeys(name for item in served.passes for name in item.figures):
         each = [number for item in served.passes if (number := item.figures.get(name)) is not None]
@@ -189,11 +189,11 @@ def _of_pieces(answers: Sequence[Answer]) -> dict[str, int | float | None]:
 
     A piece is taken for a token, as servers stream.
     """
-    found: dict[str, int | float | None] = {}
-    told = [answer for answer in answers if answer.inside]
-    if told:
+    figures: dict[str, int | float | None] = {}
+    constrained = [answer for answer in answers if answer.inside]
+    if constrained:
         firsts, inside, outside = [], list[int](), list[int]()
-        for answer in told:
+        for answer in constrained:
             marks = [kind in answer.inside for kind in answer.kinds]
             if True in marks:
                 firsts.append(answer.pieces_ns[marks.index(True)] - answer.sent_ns)
@@ -201,16 +201,18 @@ def _of_pieces(answers: Sequence[Answer]) -> dict[str, int | float | None]:
                 if first == second:
                     (inside if first else outside).append(after - before)
         for name, times in (("first", firsts), ("between", inside)):
-            found[f"{name}_constrained_p50_ns"] = round(statistics.median(times)) if times else None
-        found["between_free_p50_ns"] = round(statistics.median(outside)) if outside else None
+            figures[f"{name}_constrained_p50_ns"] = round(statistics.median(times)) if times else None
+        figures["between_free_p50_ns"] = round(statistics.median(outside)) if outside else None
     if any("r" in answer.kinds or answer.reasoning_tokens for answer in answers):
-        counts = [answer.kinds.count("r") if (own := answer.reasoning_tokens) is None else own for answer in answers]
-        found["reasoning_tokens"] = per(sum(counts), len(answers))
+        counts = [
+            answer.kinds.count("r") if (tokens := answer.reasoning_tokens) is None else tokens for answer in answers
+        ]
+        figures["reasoning_tokens"] = per(sum(counts), len(answers))
     if any("t" in answer.inside or answer.calls for answer in answers):
-        found["argument_tokens"] = per(sum(answer.kinds.count("a") for answer in answers), len(answers))
-        found["called_ratio"] = per(sum(bool(answer.calls) for answer in answers), len(answers))
-    if found.keys() & {"reasoning_tokens", "argument_tokens"}:
+        figures["argument_tokens"] = per(sum(answer.kinds.count("a") for answer in answers), len(answers))
+        figures["called_ratio"] = per(sum(bool(answer.calls) for answer in answers), len(answers))
+    if figures.keys() & {"reasoning_tokens", "argument_tokens"}:
         unseen = sum(max(0, answer.tokens - len(answer.pieces_ns)) for answer in answers)
         unseen += sum(answer.kinds.count("t") for answer in answers)
-        found["unseen_tokens"] = per(unseen, len(answers))
-    return found
+        figures["unseen_tokens"] = per(unseen, len(answers))
+    return figures

@@ -176,8 +176,8 @@ def _constraint_ns(passes: Sequence[Repeat], steps: int) -> dict[str, float]:
 
 
 def _repeat(manifest: Manifest, repeat: Repeat) -> RepeatFigures:
-    found = convert(repeat, RepeatFigures, from_attributes=True)
-    return replace(found, latency=latency(manifest, repeat) or UNSET)
+    figures = convert(repeat, RepeatFigures, from_attributes=True)
+    return replace(figures, latency=latency(manifest, repeat) or UNSET)
 
 
 def _refuse_contradictions(manifest: Manifest) -> None:
@@ -210,7 +210,7 @@ def _setup(manifest: Manifest) -> Setup:
         label += f" lp:{resolved.processor}" if resolved.processor else " no lp"
     else:
         label += f" {resolved.processor or 'unconstrained'}"
-    known = {
+    fields = {
         **asdict(manifest.environment),
         **vars(settings),
         **asdict(resolved),
@@ -223,7 +223,7 @@ def _setup(manifest: Manifest) -> Setup:
         "cache": settings.kv_cache,
         "threads": manifest.environment.threads,
     }
-    return read_typed(known, Setup, "manifest")
+    return read_typed(fields, Setup, "manifest")
 
 
 def _read_window(
@@ -235,8 +235,8 @@ def _read_window(
     """
     gpu, whole = trace.gpu_recorded, trace.whole_steps
     kinds = query_dicts(engine, _STEPS) if whole else []
-    known = [name for name in _COLUMNS if whole and (gpu or name not in _OF_GPU)]
-    sums: dict[str, Any] = {name: sum(kind[name] for kind in kinds) if name in known else None for name in _COLUMNS}
+    recorded = [name for name in _COLUMNS if whole and (gpu or name not in _OF_GPU)]
+    sums: dict[str, Any] = {name: sum(kind[name] for kind in kinds) if name in recorded else None for name in _COLUMNS}
     classes = {name: ClassFigures(*figures) for name, *figures in query_rows(engine, _CLASSES)[1]}
     bounds = {phase: PhaseBound(*figures) for phase, *figures in query_rows(engine, _BOUNDS)[1]}
     phases = {}
@@ -307,8 +307,8 @@ def step_times(repeats: Sequence[Repeat]) -> tuple[StepTime, ...]:
 
 
 def _step_phases(repeats: Sequence[Repeat]) -> tuple[StepPhase, ...]:
-    """Empty without timed passes, or if their numbers of steps differ."""
-    found = []
+    """Return phases step by step; empty without timed passes, or if their numbers of steps differ."""
+    phases = []
     for name in PHASES:
         passes = [[time for batch in repeat.step_phases_ns.get(name, ()) for time in batch] for repeat in repeats]
         if not passes or len(set(map(len, passes))) != 1 or not passes[0]:
@@ -316,17 +316,17 @@ def _step_phases(repeats: Sequence[Repeat]) -> tuple[StepPhase, ...]:
         times = sorted(round(median(step)) for step in zip(*passes, strict=True))
         count = len(times)
         p50_ns, p90_ns, p99_ns = (percentile(times, percent) for percent in (50, 90, 99))
-        found.append(StepPhase(name, count, p50_ns or 0, p90_ns, p99_ns, times[-1]))
-    return tuple(found)
+        phases.append(StepPhase(name, count, p50_ns or 0, p90_ns, p99_ns, times[-1]))
+    return tuple(phases)
 
 
 def _summed(counts: Sequence[_Counts | None], kind: type[_Counts]) -> _Counts | None:
     """Sum over molecules; None where one was not counted."""
-    known = [count for count in counts if count is not None]
-    if not known or len(known) < len(counts):
+    recorded = [count for count in counts if count is not None]
+    if not recorded or len(recorded) < len(counts):
         return None
     names = kind.__struct_fields__
-    sums: dict[str, Any] = {name: _sum_if_all_known([getattr(count, name) for count in known]) for name in names}
+    sums: dict[str, Any] = {name: _sum_if_all_known([getattr(count, name) for count in recorded]) for name in names}
     return kind(**sums)
 
 
@@ -350,17 +350,17 @@ def _mean(values: Sequence[int | None]) -> int | None:
 
 def _forced(manifest: Manifest) -> ForcedText | None:
     """Return the figures of forced tokens; None where not every answer's masks are recorded."""
-    found = [(item.batch, item.forced) for item in manifest.molecules if item.forced is not None]
-    if not found or len(found) < len(manifest.molecules) or manifest.rows_per_step is None:
+    forced = [(item.batch, item.forced) for item in manifest.molecules if item.forced is not None]
+    if not forced or len(forced) < len(manifest.molecules) or manifest.rows_per_step is None:
         return None
-    runs = [len(run) for _, digits in found for run in digits.split("0") if run]
+    runs = [len(run) for _, digits in forced for run in digits.split("0") if run]
     least_steps = 0
     for batch, rows in enumerate(manifest.rows_per_step):
-        choices = [max(1, digits.count("0")) for place, digits in found if place == batch]
+        choices = [max(1, digits.count("0")) for of_batch, digits in forced if of_batch == batch]
         least_steps += max(max(choices, default=0), -(-sum(choices) // max(rows, default=1)))
     return ForcedText(sum(runs), len(runs), max(runs, default=0), least_steps)
 
 
 def _sum_if_all_known(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    recorded = [value for value in values if value is not None]
+    return sum(recorded) if len(recorded) == len(values) else None

@@ -42,7 +42,7 @@ _FUNCTION = re.compile(r"\w+(?:Functor|Ops|_cuda)\w*")
 
 
 class Match(NamedTuple):
-    """A place of each sequence that belong together, and the number of the level whose keys are equal."""
+    """An index of each sequence that are matched, and the number of the level whose keys are equal."""
 
     first: int
     other: int
@@ -55,7 +55,7 @@ def functions_in(name: str) -> tuple[str, ...]:
 
 
 def align(first: Sequence[Hashable | None], other: Sequence[Hashable | None]) -> list[_Pair]:
-    """Places with equal keys, in order: a longest common subsequence, of very long sequences a long one."""
+    """Return pairs of indices with equal keys: a longest common subsequence; of very long sequences, a long one."""
     # What the other one lacks cannot belong to anything.
     common = (set(first) & set(other)) - {None}
     numbers = {key: number for number, key in enumerate(common)}
@@ -66,7 +66,7 @@ def align(first: Sequence[Hashable | None], other: Sequence[Hashable | None]) ->
 
 
 def align_by(levels: Sequence[Level]) -> list[Match]:
-    """Places that belong together, in order: by the keys of the first level, then in each gap by the next level's.
+    """Return matched indices in order: by the keys of the first level, then in each gap by those of the next.
 
     All levels are of the same two sequences; a level should tell less apart than the one before it. A match of a later
     level is worth less, down to half of one of the first. A level whose few matches cost more than they are worth,
@@ -83,14 +83,14 @@ def _best(levels: Sequence[Level], number: int, here: range, there: range) -> li
         return []
     first, other = levels[number]
     pairs = align(first[here.start : here.stop], other[there.start : there.stop])
-    found = [Match(here.start + one, there.start + two, number) for one, two in pairs]
-    if not found:
+    matches = [Match(here.start + one, there.start + two, number) for one, two in pairs]
+    if not matches:
         return _best(levels, number + 1, here, there)
     between = []
     for one, two in gaps([Match(*pair, number) for pair in pairs], len(here), len(there)):
         between += _best(levels, number + 1, here[one.start : one.stop], there[two.start : two.stop])
-    with_it = sorted(found + between)
-    if len(found) * _FEW >= min(len(here), len(there)):
+    with_it = sorted(matches + between)
+    if len(matches) * _FEW >= min(len(here), len(there)):
         return with_it
     without = _best(levels, number + 1, here, there)
     return without if _worth(without, len(levels)) > _worth(with_it, len(levels)) else with_it
@@ -110,7 +110,7 @@ def gaps(matches: Sequence[Match], first: int, other: int) -> Iterator[tuple[ran
 
 
 def _windows(first: list[int], other: list[int]) -> Iterator[_Pair]:
-    """Pairs of places. Of what is too long, the first half of a window counts, and the next begins behind it."""
+    """Yield matched indices. Long sequences go by windows: half of each counts, and the next begins behind it."""
     one = two = 0
     while (len(first) - one) * (len(other) - two) > _WHOLE:
         ends = one + WINDOW, two + WINDOW
@@ -127,7 +127,7 @@ def _windows(first: list[int], other: list[int]) -> Iterator[_Pair]:
 
 
 def _pairs(first: Sequence[int], other: Sequence[int], one: int, two: int) -> Iterator[_Pair]:
-    """Pairs of a longest common subsequence, whose places begin at one and two."""
+    """Yield pairs of a longest common subsequence; their indices begin at `one` and `two`."""
     begin, end = 0, 0
     shorter = min(len(first), len(other))
     while begin < shorter and first[begin] == other[begin]:
@@ -161,7 +161,7 @@ def _by_halves(first: Sequence[int], other: Sequence[int], one: int, two: int) -
 
 
 def _lengths(first: Sequence[int], other: Sequence[int]) -> np.ndarray:
-    """Of each beginning of the first sequence, the empty one too, how much it has in common with the other."""
+    """Return the length of the common subsequence of each prefix of the first sequence (also empty) and the other."""
     (bits,) = deque(_rows(first, other), maxlen=1)
     data = np.frombuffer(bits.to_bytes(len(first) // 8 + 1, "little"), dtype=np.uint8)
     ones = np.unpackbits(data, bitorder="little", count=len(first))
@@ -169,10 +169,10 @@ def _lengths(first: Sequence[int], other: Sequence[int]) -> np.ndarray:
 
 
 def _by_table(first: Sequence[int], other: Sequence[int], one: int, two: int) -> Iterator[_Pair]:
-    """Pairs by walking back through the bits of all rows."""
+    """Yield the pairs, by walking back through the bits of all rows."""
     rows = list(_rows(first, other))
     here, there = len(first), len(other)
-    found = []
+    pairs = []
     while here and there:
         if rows[there - 1] >> (here - 1) & 1:
             here -= 1
@@ -180,35 +180,35 @@ def _by_table(first: Sequence[int], other: Sequence[int], one: int, two: int) ->
             there -= 1
         else:
             here, there = here - 1, there - 1
-            found.append((one + here, two + there))
-    yield from reversed(found)
+            pairs.append((one + here, two + there))
+    yield from reversed(pairs)
 
 
 def _rows(first: Sequence[int], other: Sequence[int]) -> Iterator[int]:
-    """After each place of the other sequence a bit for each of the first: 0 where one more is in common up to there."""
-    places: defaultdict[int, list[int]] = defaultdict(list)
+    """Yield, per element of the other sequence, a bit per element of the first: 0 where the common prefix grows."""
+    positions: defaultdict[int, list[int]] = defaultdict(list)
     for index, key in enumerate(first):
-        places[key].append(index)
+        positions[key].append(index)
     size = len(first) // 8 + 1
-    kept = {key: _bits(places[key], size) for key, count in Counter(first).items() if count >= _OFTEN}
+    kept = {key: _bits(positions[key], size) for key, count in Counter(first).items() if count >= _OFTEN}
     bits = full = (1 << len(first)) - 1
     for key in other:
-        if key in places:
-            used = bits & (kept[key] if key in kept else _bits(places[key], size))
+        if key in positions:
+            used = bits & (kept[key] if key in kept else _bits(positions[key], size))
             bits = (bits + used | bits - used) & full
         yield bits
 
 
-def _bits(places: Sequence[int], size: int) -> int:
-    """Return a number with these bits."""
+def _bits(positions: Sequence[int], size: int) -> int:
+    """Return a number with the bits at these positions set."""
     data = bytearray(size)
-    for place in places:
-        data[place >> 3] |= 1 << (place & 7)
+    for position in positions:
+        data[position >> 3] |= 1 << (position & 7)
     return int.from_bytes(data, "little")
 
 
 class RepeatedBlock(NamedTuple):
-    """`times` equal spans of `length` places, one after the other, the first at `start`."""
+    """`times` adjacent equal spans of `length` elements, the first at index `start`."""
 
     start: int
     length: int
@@ -216,12 +216,12 @@ class RepeatedBlock(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The place behind the last span."""
+        """The index after the last span."""
         return self.start + self.length * self.times
 
 
 def blocks(keys: Sequence[Hashable]) -> list[RepeatedBlock]:
-    """Return the sequence as blocks, in order, which hold every place once; what does not repeat has `times` 1.
+    """Return the sequence as blocks, in order, which hold every element once; what does not repeat has `times` 1.
 
     Of all blocks the one goes first that folds the most places into one span, of equal ones the shortest, then the
     earliest. What is left on both sides of it is split in the same way.

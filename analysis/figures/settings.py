@@ -19,7 +19,7 @@ from molprof.common.values import Unit, Value, count_text, number_text, per
 def _of_run(
     name: str, label: str, role: Role, value: Callable[[Run], Value], unit: Unit = "text", **fields: Any
 ) -> Figure:
-    """Not a row of comparisons unless `fields` say so."""
+    """Return the figure of a setting: no row of comparisons unless `fields` say so."""
     return Figure(name, "Settings of the run", label, unit, of_run(value), role=role, **{"compared": False, **fields})
 
 
@@ -60,13 +60,13 @@ def _or_none(value: str | None, setup: Setup) -> str:
 
 
 def _processor(value: str | None, setup: Setup | None) -> str:
-    """With what was asked for where that could not be made, and why."""
+    """Return the processor, with the requested one and the reason where that could not be used."""
     instead = ((setup and setup.processor_parameters) or {}).get("instead_of", {})
     return ", ".join([value or "none", *(f"instead of {name}: {why}" for name, why in instead.items())])
 
 
 def _arguments(run: Run) -> str | None:
-    """Of a program's `generate`: what its arguments ask of the tokens; None of a capture, whose settings tell it."""
+    """Return the arguments of a program's `generate` that constrain tokens; None for a capture."""
     if not isinstance(run.program, ProgramTotals):
         return None
     return ", ".join(f"{name} {value}" for name, value in (run.setup.processor_parameters or {}).items()) or "none"
@@ -90,7 +90,7 @@ def _recorded(run: Run) -> str:
 
 
 def _devices(report: Report) -> str | None:
-    """Each name once, with the number of devices that have it."""
+    """Return each device name once, with the number of devices that have it."""
     counts = Counter(report.trace.device_names).items()
     return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts) or None
 

@@ -38,12 +38,12 @@ def _folded(table: FigureTable) -> FigureTable:
         for block in blocks([position["name"] for position in positions]):
             for index in range(block.start, block.start + block.length):
                 alike = positions[index : block.stop : block.length]
-                known = {name: [item[name] for item in alike if item[name] is not None] for name in _FOLDED}
+                columns = {name: [item[name] for item in alike if item[name] is not None] for name in _FOLDED}
                 row = {
                     **alike[0],
                     "alike": len(alike),
                     "period": block.length if block.times > 1 else 0,
-                    **{name: fold(known[name]) if known[name] else None for name, fold in _FOLDED.items()},
+                    **{name: fold(columns[name]) if columns[name] else None for name, fold in _FOLDED.items()},
                 }
                 rows.append(tuple(row.values()))
     return replace(table, rows=tuple(rows))
@@ -71,10 +71,7 @@ def _step_lengths(table: FigureTable) -> FigureTable:
         for measure in _MEASURES:
             if row[f"{measure}_ns"] is not None:
                 times.setdefault((row["kind"], row["is_inferred"], measure), []).append(row[f"{measure}_ns"])
-    rows = tuple(
-        (*key, len(found), median(found), min(found), max(found), found[0], int(_is_unlike(found)))
-        for key, found in times.items()
-    )
+    rows = tuple((*key, len(ns), median(ns), min(ns), max(ns), ns[0], int(_is_unlike(ns))) for key, ns in times.items())
     return replace(
         table,
         columns=(
@@ -115,7 +112,7 @@ TABLES = (
         " WHERE step.kind IS NOT 'idle' ORDER BY step.ts, step.id",
         "step_launches",
         optional=True,
-        made=_step_lengths,
+        convert=_step_lengths,
     ),
     TableQuery(
         "step_latency",
@@ -237,7 +234,7 @@ TABLES = (
             "SELECT 'kernel' AS kind, name, count, time_ns, time_ratio FROM molprof_top_gpu_operation"
             " WHERE class = 'attention'",
         ),
-        made=_ranked(lambda row: (row[0], -row[3], row[1])),
+        convert=_ranked(lambda row: (row[0], -row[3], row[1])),
     ),
     TableQuery(
         "masking",
@@ -296,7 +293,7 @@ TABLES = (
         _SMALL.format("host"),
         "host_totals",
         more=Query("work_totals", _SMALL.format("work")),
-        made=_ranked(lambda row: (-row[2], row[0], row[1])),
+        convert=_ranked(lambda row: (-row[2], row[0], row[1])),
     ),
     TableQuery(
         "replayed_graphs",
@@ -317,6 +314,6 @@ TABLES = (
         " WINDOW of_graph AS (PARTITION BY position.graph)"
         " ORDER BY position.graph, position.position",
         "graph_nodes",
-        made=_folded,
+        convert=_folded,
     ),
 )

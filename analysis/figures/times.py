@@ -19,7 +19,7 @@ _Timed = Callable[[Run, "int | None", Mapping[str, "int | None"]], "float | None
 
 
 def _timed(name: str, label: str, value: _Timed, unit: Unit = "ns", phase: str | None = None) -> Figure:
-    """Of the median pass, and of each timed pass."""
+    """Return a figure of the median pass and of each timed pass."""
 
     def median(run: Run) -> float | None:
         return value(run, run.wall_ns.median, {phase: figures.wall_ns for phase, figures in run.phases.items()})
@@ -32,12 +32,12 @@ def _timed(name: str, label: str, value: _Timed, unit: Unit = "ns", phase: str |
 
 
 def _phase(name: str, label: str, steps: Callable[[Run], int | None]) -> Figure:
-    """Time of a phase per step that has it."""
+    """Return the figure of a phase's time per step that has the phase."""
     return _timed(f"{name}_ns", label, lambda run, wall_ns, phases_ns: per(phases_ns.get(name), steps(run)), phase=name)
 
 
 def _steps_of_processor(run: Run) -> int | None:
-    """None without anything in the phase: then only molprof's marks take its time."""
+    """Return the steps of a run with a processor; None without one, as then the phase holds only molprof's marks."""
     return run.steps if run.has_processor else None
 
 
@@ -46,22 +46,22 @@ def _once(name: str, label: str, value: Callable[[Run], float | None], unit: Uni
 
 
 def _setup_ns(run: Run, wall_ns: int | None, phases_ns: Mapping[str, int | None]) -> int | None:
-    known = [phase_ns for name in SETUP_PHASES if (phase_ns := phases_ns.get(name)) is not None]
-    return sum(known) if known else None
+    times = [phase_ns for name in SETUP_PHASES if (phase_ns := phases_ns.get(name)) is not None]
+    return sum(times) if times else None
 
 
 def _count(name: str, label: str, unit: Unit = "count", **fields: Any) -> Figure:
-    """Return the field of the run that is called as the figure."""
+    """Return the figure of the run's field of the same name."""
     return Figure(name, "Tokens", label, unit, of_run(lambda run: getattr(run, name)), **fields)
 
 
 def _of_drift(name: str, label: str, unit: Unit) -> Figure:
-    """Return the field of the run's drift that is called as the figure."""
+    """Return the figure of the drift's field of the same name."""
     return Figure(name, "Tokens", label, unit, of_run(lambda run: getattr(run.drift, name, None)), of_molecules=True)
 
 
 def _of_answers(name: str, label: str, value: Callable[[Run], float | None], unit: Unit = "number") -> Figure:
-    """Of answers to prompts of plain text."""
+    """Return a figure of answers to prompts of plain text."""
     return Figure(name, "Tokens", label, unit, of_run(value), stands_in=True)
 
 
@@ -94,7 +94,7 @@ def _agreement(name: str, label: str, column: str, choice: str | None = None) ->
 
 
 def _of_forced(name: str, label: str, unit: Unit, value: Callable[[ForcedText, Run], float | None]) -> Figure:
-    """Of tokens that were the only ones which their masks left."""
+    """Return a figure of forced tokens: those that were the only ones which their masks left."""
 
     def of_forced(run: Run) -> float | None:
         return None if run.forced is UNSET else value(run.forced, run)
@@ -103,13 +103,13 @@ def _of_forced(name: str, label: str, unit: Unit, value: Callable[[ForcedText, R
 
 
 def _drafts(name: str, label: str, value: Callable[[Drafts], float | None], unit: Unit = "count") -> Figure:
-    """Of the tokens that an assistant drafted."""
+    """Return a figure of the tokens that an assistant drafted."""
     return _of_answers(name, label, lambda run: None if run.drafts is None else value(run.drafts), unit)
 
 
 def _draft_ns(run: Run) -> float | None:
-    known = [repeat.draft_ns for repeat in run.repeats if repeat.draft_ns is not None]
-    return statistics.median(known) if known else None
+    times = [repeat.draft_ns for repeat in run.repeats if repeat.draft_ns is not None]
+    return statistics.median(times) if times else None
 
 
 def _masked(name: str, label: str, value: Callable[[Run], float | None], of_molecules: bool = False) -> Figure:
@@ -132,8 +132,8 @@ def _of_processor(name: str, label: str, column: str, *rests_on: Group, gpu: boo
     is_time = column.endswith("_ns")
 
     def value(run: Run) -> float | None:
-        known = run.has_processor or not is_time
-        return per(getattr(run.phases["processor"], column), run.window.steps) if known else None
+        is_recorded = run.has_processor or not is_time
+        return per(getattr(run.phases["processor"], column), run.window.steps) if is_recorded else None
 
     read = of_run(value)
     sql = f"SELECT SUM({column}) * 1.0 / {STEPS_SQL} AS {name} FROM molprof_phase_work WHERE phase = 'processor'"
@@ -218,16 +218,16 @@ MASKING = (
         "forced_ratio",
         "share of tokens that were forced",
         "ratio",
-        lambda found, run: per(found.tokens, run.generated_tokens),
+        lambda text, run: per(text.tokens, run.generated_tokens),
     ),
     _of_forced(
         "forced_run_tokens",
         "tokens of a run of forced ones, mean",
         "number",
-        lambda found, run: per(found.tokens, found.runs),
+        lambda text, run: per(text.tokens, text.runs),
     ),
     _of_forced(
-        "forced_longest_run", "tokens of the longest run of forced ones", "count", lambda found, run: found.longest_run
+        "forced_longest_run", "tokens of the longest run of forced ones", "count", lambda text, run: text.longest_run
     ),
     _agreement("removed_ratio", "probability of forbidden tokens, mean", "mean_removed"),
     _agreement("first_choice_forbidden_ratio", "tokens in place of a forbidden first choice", "forbidden_ratio"),

@@ -34,9 +34,9 @@ def read_typical_step(engine: TraceProcessor) -> TypicalStep | None:
         return None
     totals = tuple(IntervalTotal(*row) for row in query_rows(engine, _TOTALS)[1])
     name, source, kind, count, dur_ns = steps[0]
-    found = query_rows(engine, _INTERVALS)[1]
+    rows = query_rows(engine, _INTERVALS)[1]
     time_ns = median(time_ns for (time_ns,) in query_rows(engine, _TIMES)[1])
-    return TypicalStep(name, source, kind, count, dur_ns, totals, tuple(_merged(list(found), dur_ns, SLOTS)), time_ns)
+    return TypicalStep(name, source, kind, count, dur_ns, totals, tuple(_merged(list(rows), dur_ns, SLOTS)), time_ns)
 
 
 def _merged(rows: list[tuple[Any, ...]], dur_ns: int, slots: int) -> Iterator[StepInterval]:
@@ -52,17 +52,17 @@ def _merged(rows: list[tuple[Any, ...]], dur_ns: int, slots: int) -> Iterator[St
         is_alone = dur >= slot_ns or kind == "phase"
         slot = abs(start) // slot_ns * (1 if start >= 0 else -1)
         pieces.setdefault((kind, lane, own, number if is_alone else None, None if is_alone else slot), []).append(row)
-    found = []
+    merged = []
     for (kind, lane, own, _, _), mine in pieces.items():
         by_class = {name: list(same) for name, same in groupby(sorted(mine, key=_class), _class)}
         most = min(by_class.values(), key=lambda same: (-sum(row[6] for row in same), _class(same[0])))
         number, *_ = first = min(most)
         start = min(row[5] for row in mine)
         length_ns = max(row[5] + row[6] for row in mine) - start
-        found.append(
+        merged.append(
             (start, number, StepInterval(kind, lane, first[3], first[4], start, length_ns, len(mine), bool(own)))
         )
-    yield from (interval for *_, interval in sorted(found, key=lambda item: item[:2]))
+    yield from (interval for *_, interval in sorted(merged, key=lambda item: item[:2]))
 
 
 def _class(row: tuple[Any, ...]) -> str:

@@ -47,20 +47,20 @@ def find_all(known: TraceFacts) -> tuple[Finding, ...]:
     """
     verdict = bottleneck_of(known)
     led = None if verdict is None else _OF_VERDICT.get(verdict.bound or "")
-    applied = [(rule, found) for rule in RULES if (found := rule.applied(known)) is not None]
+    applied = [(rule, evidence) for rule in RULES if (evidence := rule.applied(known)) is not None]
 
     def order(item: tuple[Rule, FindingEvidence]) -> tuple[bool, bool, bool, float]:
-        rule, found = item
-        is_note = rule.note or found.note
-        last = 1.0 if found.gain is None else -found.gain.high * (1.0 if rule.id == led else rule.weight)
-        return not rule.warning, not rule.leads, is_note, -(found.share or 0.0) if is_note else last
+        rule, evidence = item
+        is_note = rule.note or evidence.note
+        last = 1.0 if evidence.gain is None else -evidence.gain.high * (1.0 if rule.id == led else rule.weight)
+        return not rule.warning, not rule.leads, is_note, -(evidence.share or 0.0) if is_note else last
 
     applied.sort(key=order)
-    gains = {rule.id: found.gain.high for rule, found in applied if found.gain is not None}
+    gains = {rule.id: evidence.gain.high for rule, evidence in applied if evidence.gain is not None}
     # The first that may hold it and gains as much.
     holder = {
-        rule.id: next((name for name in found.part_of if gains.get(name, -1.0) >= gains.get(rule.id, 0.0)), None)
-        for rule, found in applied
+        rule.id: next((name for name in evidence.part_of if gains.get(name, -1.0) >= gains.get(rule.id, 0.0)), None)
+        for rule, evidence in applied
     }
 
     def whole(name: str) -> str:
@@ -70,23 +70,23 @@ def find_all(known: TraceFacts) -> tuple[Finding, ...]:
     findings = [
         Finding(
             id=rule.id,
-            title=found.title or rule.title,
-            evidence=found.evidence,
-            gain=found.gain,
-            fix=found.fix or rule.fix,
-            explanation=found.explanation or rule.explanation,
-            query=found.query or rule.query,
-            figures=found.figures,
+            title=evidence.title or rule.title,
+            evidence=evidence.evidence,
+            gain=evidence.gain,
+            fix=evidence.fix or rule.fix,
+            explanation=evidence.explanation or rule.explanation,
+            query=evidence.query or rule.query,
+            figures=evidence.figures,
             uncertain=known.doubts_on(rule.rests_on),
-            place=found.place,
-            place_ratio=found.place_ratio,
+            place=evidence.place,
+            place_ratio=evidence.place_ratio,
             certain=rule.certain,
-            note=rule.note or found.note,
-            time_ratio=found.share,
+            note=rule.note or evidence.note,
+            time_ratio=evidence.share,
             warning=rule.warning,
             part_of=None if holder[rule.id] is None else whole(rule.id),
         )
-        for rule, found in applied
+        for rule, evidence in applied
     ]
-    places = {item.id: index for index, item in enumerate(findings)}
-    return tuple(sorted(findings, key=lambda item: (places[item.part_of or item.id], item.part_of is not None)))
+    rank = {item.id: index for index, item in enumerate(findings)}
+    return tuple(sorted(findings, key=lambda item: (rank[item.part_of or item.id], item.part_of is not None)))

@@ -42,7 +42,7 @@ def _of_served(known: TraceFacts) -> tuple[int, list[str]]:
 
 
 def _of_run(known: TraceFacts) -> tuple[int, list[str]]:
-    """Of a run of prompts, molecules aside, whose validity is chemistry too."""
+    """Return the count of judged answers, and the invalid ones; none of molecules, whose validity is chemistry too."""
     run = known.report.run
     if run is None or run.of_molecules or constraining(run) is None:
         return 0, []

@@ -1,4 +1,4 @@
-"""Calls, operators and idle time added up by place: rows with operator, annotation, function and modules."""
+"""Calls, operators and idle time added up by location: rows with operator, annotation, function and modules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def of_work(known: TraceFacts, classes: Collection[str], names: Collection[str] 
 
 
 def of_pieces(known: TraceFacts, times: np.ndarray) -> list[Row]:
-    """Return the calls of pieces of work by the time that counts of each, ns: of a run of its recorded steps alone."""
+    """Return the calls of pieces of work, each with the time that counts, ns; of a run, those in recorded steps."""
     work = known.facts.work
     chosen = np.flatnonzero(times)
     if known.report.run is not None:
@@ -51,7 +51,7 @@ def of_pieces(known: TraceFacts, times: np.ndarray) -> list[Row]:
 
 
 def of_gaps(known: TraceFacts, is_chosen: np.ndarray) -> list[Row]:
-    """Return the calls that idle time ends with, or follows, by the time of chosen rows of its parts."""
+    """Return the calls that end or precede idle time, each with the time of its chosen parts, ns."""
     idle, times = known.facts.idle, np.where(is_chosen, known.part_times, 0)
     sums = key_sums(known.facts.parts.idle, times, len(idle.ts))
     some = np.flatnonzero(sums)
@@ -59,12 +59,12 @@ def of_gaps(known: TraceFacts, is_chosen: np.ndarray) -> list[Row]:
 
 
 def of_calls(known: TraceFacts, index: np.ndarray, times: np.ndarray) -> list[Row]:
-    """Return calls by their index, with a time of each, ns."""
+    """Return calls by their index, each with its time, ns."""
     return _calls(known, index, 1, times)
 
 
 def _known_calls(known: TraceFacts, index: np.ndarray, times: np.ndarray) -> list[Row]:
-    """Return the same, and what is of no recorded call."""
+    """Return calls with their times, and one row for work without a recorded call."""
     is_known = index != gaps.NONE
     rows = _calls(known, index[is_known], 1, times[is_known])
     if not is_known.all():
@@ -75,10 +75,10 @@ def _known_calls(known: TraceFacts, index: np.ndarray, times: np.ndarray) -> lis
 
 def is_of(known: TraceFacts, name_of: np.ndarray, classes: Collection[str], names: Collection[str] = ()) -> np.ndarray:
     """Whether each piece of work, by the index of its name, is of these classes, and of these names if given: bool."""
-    told = known.facts.names
-    wanted = [name.work_class in classes and (not names or name.name in names) for name in told]
-    found: np.ndarray = np.array(wanted, dtype=bool)[name_of]
-    return found
+    names_of_work = known.facts.names
+    wanted = [name.work_class in classes and (not names or name.name in names) for name in names_of_work]
+    is_wanted: np.ndarray = np.array(wanted, dtype=bool)[name_of]
+    return is_wanted
 
 
 def of_launches(known: TraceFacts) -> list[Row]:
@@ -87,7 +87,7 @@ def of_launches(known: TraceFacts) -> list[Row]:
 
 
 def _calls(known: TraceFacts, index: np.ndarray, counts: np.ndarray | int, times: np.ndarray | int) -> list[Row]:
-    """Return calls of the runtime or driver by their index, with what counts for each, by place."""
+    """Return calls of the runtime or driver added up by location. counts, times: of each call."""
     return _rows(
         known, known.places.added_up(known.facts.calls.id[index], known.facts.call_stacks[index], counts, times)
     )
@@ -130,7 +130,7 @@ def of_drained_gaps(known: TraceFacts) -> Drained:
 
 
 def of_operators(known: TraceFacts, name: str) -> list[Row]:
-    """Operators of a name, where Python stacks are beside the trace."""
+    """Return the operators of a name; none unless Python stacks are read apart from the engine."""
     if known.stacks is None:
         return []
     quoted = name.replace("'", "''")
@@ -139,8 +139,8 @@ def of_operators(known: TraceFacts, name: str) -> list[Row]:
 
 def of_processor(known: TraceFacts) -> list[Row]:
     """Return the processor's operators that call no other."""
-    found = known.frame(_OF_PROCESSOR)
-    return _of_operators(known, found.where(np.isin(found["id"], known.facts.leaf_operators)))
+    operators = known.frame(_OF_PROCESSOR)
+    return _of_operators(known, operators.where(np.isin(operators["id"], known.facts.leaf_operators)))
 
 
 def _of_operators(known: TraceFacts, frame: Frame) -> list[Row]:
@@ -151,7 +151,7 @@ def _of_operators(known: TraceFacts, frame: Frame) -> list[Row]:
 
 
 def of_idle_time(known: TraceFacts, windows: gaps.Windows | None = None) -> list[Row]:
-    """Time in which devices wait for threads, by what is around each moment of it, but for long GPU calls.
+    """Return the time in which devices wait for threads, by enclosing slices; without long GPU calls.
 
     windows: that time; None: all long gaps in which nothing was queued.
     """
@@ -161,21 +161,22 @@ def of_idle_time(known: TraceFacts, windows: gaps.Windows | None = None) -> list
     return _rows(known, (row for row, is_chosen in zip(rows, chosen, strict=True) if is_chosen))
 
 
-def _rows(known: TraceFacts, found: Iterable[tuple[Enclosing, int, int]]) -> list[Row]:
+def _rows(known: TraceFacts, sums: Iterable[tuple[Enclosing, int, int]]) -> list[Row]:
     return [
         {
-            "count": count, "time_ns": time_ns, "operator": place.operator, "function": place.function,
-            "library": place.library, "source": place.source, "module": place.module,
-            "levels": partial(_levels, known, place),
-            "annotation": next(_levels(known, place, ("user_annotation",)), NO_LEVEL).name or None, "is_recorded": True,
+            "count": count, "time_ns": time_ns, "operator": enclosing.operator, "function": enclosing.function,
+            "library": enclosing.library, "source": enclosing.source, "module": enclosing.module,
+            "levels": partial(_levels, known, enclosing),
+            "annotation": next(_levels(known, enclosing, ("user_annotation",)), NO_LEVEL).name or None,
+            "is_recorded": True,
         }
-        for place, count, time_ns in found
+        for enclosing, count, time_ns in sums
     ]  # fmt: skip
 
 
-def _levels(known: TraceFacts, place: Enclosing, kinds: Collection[str]) -> Iterator[Level]:
-    """Yield the names around a location, the innermost first, without annotations of steps and numbers of others."""
-    for level in place.levels():
+def _levels(known: TraceFacts, enclosing: Enclosing, kinds: Collection[str]) -> Iterator[Level]:
+    """Yield the enclosing names, innermost first; no annotations of steps, and no numbers in those of others."""
+    for level in enclosing.levels():
         if level.kind not in kinds or level.name.startswith(_SAY_NOTHING):
             continue
         if level.kind != "user_annotation":

@@ -152,7 +152,7 @@ class Unfused(Struct, frozen=True):
 
 
 def unfused(known: TraceFacts) -> Unfused | None:
-    """Each softmax between two matrix products; None without any.
+    """Return each softmax between two matrix products; None without any.
 
     A backward has two products before its softmax, of the values and the probabilities, and two after it, of queries
     and keys, one right behind the other. A forward and a backward softmax between the same products are a loss.
@@ -197,22 +197,22 @@ def _found_unfused(known: TraceFacts) -> Unfused | None:
     )  # fmt: skip
 
 
-def _products(is_product: np.ndarray, is_sum: np.ndarray, place: int, step: int, count: int) -> list[int]:
-    """Rows of up to so many products that stand one right behind the other, from a row on, forwards or backwards.
+def _products(is_product: np.ndarray, is_sum: np.ndarray, row: int, step: int, count: int) -> list[int]:
+    """Return the rows of at most `count` adjacent products from a row on; step: 1 is forwards, -1 backwards.
 
     is_sum: kernels that end a product, as they add up its parts.
     """
-    found: list[int] = []
-    while 0 <= place < len(is_product) and is_product[place]:
-        if not is_sum[place]:
+    rows: list[int] = []
+    while 0 <= row < len(is_product) and is_product[row]:
+        if not is_sum[row]:
             if not count:
                 break
             count -= 1
         elif not count and step < 0:
             break
-        found.append(place)
-        place += step
-    return found
+        rows.append(row)
+        row += step
+    return rows
 
 
 @rule(
@@ -234,23 +234,23 @@ def unfused_attention(known: TraceFacts) -> FindingEvidence | None:
     Gain: the kernels between the products and the products, which one fused kernel replaces: one before and one after
     the softmax, in a backward two.
     """
-    if (found := unfused(known)) is None:
+    if (attention := unfused(known)) is None:
         return None
     item = FindingEvidence(
-        f"{counted(found.calls, 'time')} a softmax stands between two matrix products: the "
-        f"{counted(found.between, 'kernel')} between them take {time_text(found.between_ns)}, and the "
-        f"{counted(found.products, 'product')} {time_text(found.products_ns)}; one fused kernel does all of it",
+        f"{counted(attention.calls, 'time')} a softmax stands between two matrix products: the "
+        f"{counted(attention.between, 'kernel')} between them take {time_text(attention.between_ns)}, and the "
+        f"{counted(attention.products, 'product')} {time_text(attention.products_ns)}; one fused kernel does all of it",
         {
-            "attention_calls": found.calls,
-            "kernels": found.between,
-            "between_ns": found.between_ns,
-            "products": found.products,
-            "products_ns": found.products_ns,
+            "attention_calls": attention.calls,
+            "kernels": attention.between,
+            "between_ns": attention.between_ns,
+            "products": attention.products,
+            "products_ns": attention.products_ns,
         },
         fix="Use scaled_dot_product_attention, which keeps the scores in the processor."
         if lacks(known, AMPERE)
         else "",
     )
-    gain_ns = found.between_ns + found.products_ns
-    times = times_at(known, found.index)
+    gain_ns = attention.between_ns + attention.products_ns
+    times = times_at(known, attention.index)
     return located(known, item, gain_ns, "softmax, what is around it, and both products", times)

@@ -54,27 +54,27 @@ _RESTS_ON: tuple[Group, ...] = ("gpu_idle", "gpu_time")
 def parts_of(known: TraceFacts) -> dict[str, int]:
     """Return what the recorded time of all devices went to, ns, by `PARTS`: it adds up to that time."""
     scope = known.scope
-    found = dict.fromkeys(PARTS, 0) | {name: known.split[name] for name in ("gpu", "communication")}
-    found["transfer"] = min(found["gpu"], transfers_ns(known))
-    found["gpu"] -= found["transfer"]
+    times = dict.fromkeys(PARTS, 0) | {name: known.split[name] for name in ("gpu", "communication")}
+    times["transfer"] = min(times["gpu"], transfers_ns(known))
+    times["gpu"] -= times["transfer"]
     for part in known.idle:
         is_host = part.cause in HOST_CAUSES or part.cause == "launching"
         name = _OF_CAUSE.get(part.cause) or (("host" if part.is_long else "launch") if is_host else "wait")
-        found[name] += part.time_ns
+        times[name] += part.time_ns
     for name, moved in zip(("launch", "host"), in_processors_ns(known), strict=True):
-        moved = min(found[name], moved)
-        found[name] -= moved
-        found["constraint"] += moved
-    found["asleep"] = min(found["host"], waiting_ns(known))
-    found["host"] -= found["asleep"]
-    found["profiler"] = min(found["host"], profiler_ns(known))
-    found["host"] -= found["profiler"]
+        moved = min(times[name], moved)
+        times[name] -= moved
+        times["constraint"] += moved
+    times["asleep"] = min(times["host"], waiting_ns(known))
+    times["host"] -= times["asleep"]
+    times["profiler"] = min(times["host"], profiler_ns(known))
+    times["host"] -= times["profiler"]
     for cause, name in (("cpu_waited", "sync"), ("other", "wait")):
         moved = other_device_ns(known)[cause]
-        found[name] -= moved
-        found["device"] += moved
-    found["ends"] = scope.recorded_ns * scope.devices - sum(found.values())
-    return found
+        times[name] -= moved
+        times["device"] += moved
+    times["ends"] = scope.recorded_ns * scope.devices - sum(times.values())
+    return times
 
 
 def bottleneck_of(known: TraceFacts) -> Bottleneck | None:
@@ -113,11 +113,11 @@ def _bottleneck(known: TraceFacts) -> Bottleneck | None:
 
 
 def _main_idle(known: TraceFacts) -> tuple[str | None, str | None, float | None]:
-    """Return the main cause of idle time between work, where most of that is, and its share."""
+    """Return the main cause of idle time between work, the location with most of it, and its share."""
     idle_ns = sum(part.time_ns for part in known.idle)
-    if idle_ns < _LEAST_IDLE * known.scope.recorded_ns * known.scope.devices or (found := main_idle(known)) is None:
+    if idle_ns < _LEAST_IDLE * known.scope.recorded_ns * known.scope.devices or (main := main_idle(known)) is None:
         return None, None, None
-    cause, where = found
+    cause, where = main
     return (cause, None, None) if where is None else (cause, where.name, where.ratio)
 
 
@@ -162,12 +162,12 @@ def limits(known: TraceFacts) -> FindingEvidence | None:
     if steps > 1 and (most := known.limits_of_steps):
         said = (f"{name} ({counted(count, 'step')})" for name, count in most.items())
         each = f"; what takes most of a step: {', '.join(said)}"
-    cause, place, ratio = _main_idle(known)
+    cause, label, ratio = _main_idle(known)
     if cause is not None and ratio is not None:
-        each += f"; {IDLE_CAUSES[cause]}: {place_text(place, ratio)}"
+        each += f"; {IDLE_CAUSES[cause]}: {place_text(label, ratio)}"
     return FindingEvidence(
         f"{parts_text(parts_of(known))}{'' if scope.run is None else f' of {scope.recorded_text}'}{each}",
         {f"{name}_ns": value for name, value in known.split.items()},
-        place=place,
+        place=label,
         place_ratio=ratio,
     )

@@ -34,15 +34,15 @@ def _joinable(known: TraceFacts, reduces: np.ndarray) -> np.ndarray:
     started = np.flatnonzero(work.call != NONE)
     order = started[np.lexsort((work.ts[started], calls.ts[work.call[started]], calls.own_track[work.call[started]]))]
     heavy = np.cumsum(~is_light[order])
-    places = np.flatnonzero(reduces[order])
-    thread = calls.own_track[work.call[order[places]]]
-    pair = (heavy[places][1:] == heavy[places][:-1]) & (thread[1:] == thread[:-1])
-    row = np.cumsum(~np.append(False, pair)[: len(places)])
-    found = np.zeros(len(work.ts), dtype=bool)
-    found[order[places]] = np.bincount(row)[row] >= _LEAST_IN_ROW if len(row) else False
+    positions = np.flatnonzero(reduces[order])
+    thread = calls.own_track[work.call[order[positions]]]
+    pair = (heavy[positions][1:] == heavy[positions][:-1]) & (thread[1:] == thread[:-1])
+    row = np.cumsum(~np.append(False, pair)[: len(positions)])
+    joinable = np.zeros(len(work.ts), dtype=bool)
+    joinable[order[positions]] = np.bincount(row)[row] >= _LEAST_IN_ROW if len(row) else False
     others = Coverage(work.device[~reduces], work.ts[~reduces], work.ts_end[~reduces])
-    found |= reduces & (others.covered(work.device, work.ts, work.ts_end) > 0)
-    return found
+    joinable |= reduces & (others.covered(work.device, work.ts, work.ts_end) > 0)
+    return joinable
 
 
 @rule(
@@ -96,5 +96,5 @@ def small_all_reduces(known: TraceFacts) -> FindingEvidence | None:
     )
     share = gpu_share(known, exposed_ns) + known.scope.idle_part(idle_ns)
     gain = known.gain(share, "these all-reduces with nothing else beside, and the gaps before them")
-    asked = times_at(known, np.flatnonzero(chosen))
-    return replace(located(known, evidence, exposed_ns, gain.bounded_by, asked), gain=gain)
+    counted_ns = times_at(known, np.flatnonzero(chosen))
+    return replace(located(known, evidence, exposed_ns, gain.bounded_by, counted_ns), gain=gain)

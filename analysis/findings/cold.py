@@ -73,19 +73,19 @@ def _found_calls(known: TraceFacts, least_ns: int) -> list[FirstCall]:
     first_of = np.zeros(len(calls.names), dtype=np.int64)
     first_of[calls.name[::-1]] = np.arange(len(calls.id))[::-1]  # of what is set twice the last stays
     long = [call for call in np.flatnonzero(calls.ts_end - calls.ts >= least_ns).tolist() if call not in syncs]
-    found = []
+    chosen = []
     for call in long:
         name, kernel = calls.names[calls.name[call]], kernel_of.get(call)
         loads = name is not None and any(text in name for text in _LOADS)
         if kernel is not None or loads or (name is not None and first_of[calls.name[call]] == call):
-            found.append((call, name or "(no name)", kernel))
-    ids = calls.id[[call for call, *_ in found]].tolist() if found else []
+            chosen.append((call, name or "(no name)", kernel))
+    ids = calls.id[[call for call, *_ in chosen]].tolist() if chosen else []
     operators = dict(known.frame(Query("gpu_calls", _CALLERS.format(ids=ids))).rows()) if ids else {}
-    return [FirstCall(call, name, operators[int(calls.id[call])], kernel) for call, name, kernel in found]
+    return [FirstCall(call, name, operators[int(calls.id[call])], kernel) for call, name, kernel in chosen]
 
 
 def _idle_ns(known: TraceFacts, starts: Array, ends: Array) -> Array:
-    """How long no device worked in each interval, ns."""
+    """Return the time in each interval in which no device worked, ns."""
     work = known.facts.work
     idle: Array = ends - starts - Union(work.ts, work.ts_end).covered(starts, ends)
     return idle
@@ -101,7 +101,7 @@ class Specialization(Struct, frozen=True):
 
 
 def specializations(known: TraceFacts) -> list[Specialization]:
-    """Those of 20 ms or longer."""
+    """Return the specializations that take 20 ms or longer."""
     return known.once("specializations", None, lambda: _found_specializations(known))
 
 
@@ -110,21 +110,21 @@ def _found_specializations(known: TraceFacts) -> list[Specialization]:
     if not len(runs):
         return []
     ids = runs["id"].astype(np.int64)
-    found = []
-    told = slices.of(OPERATOR, RUNTIME, DRIVER)
+    specialized = []
+    recorded = slices.of(OPERATOR, RUNTIME, DRIVER)
     for track in np.unique(slices.track[ids]).tolist():
-        mine = told[slices.track[told] == track]
+        mine = recorded[slices.track[recorded] == track]
         moments = np.sort(np.concatenate([slices.ts[mine], slices.ts_end[mine]]))
         long = np.flatnonzero(np.diff(moments) >= _LEAST_NS)
         of_track = np.flatnonzero(slices.track[ids] == track)
         starts = slices.ts[ids[of_track]]
         following = np.searchsorted(starts, moments[long + 1])
-        for place, next_run in zip(long.tolist(), following.tolist(), strict=True):
-            ts, ts_end = int(moments[place]), int(moments[place + 1])
+        for index, next_run in zip(long.tolist(), following.tolist(), strict=True):
+            ts, ts_end = int(moments[index]), int(moments[index + 1])
             if next_run < len(starts) and starts[next_run] - ts_end <= _SOON_NS:
                 (idle_ns,) = _idle_ns(known, np.array([ts]), np.array([ts_end])).tolist()
-                found.append(Specialization(ts, ts_end, idle_ns, runs["function"][of_track[next_run]]))
-    return found
+                specialized.append(Specialization(ts, ts_end, idle_ns, runs["function"][of_track[next_run]]))
+    return specialized
 
 
 def _where(item: Specialization) -> str:
@@ -148,15 +148,15 @@ def jit_specialization(known: TraceFacts) -> FindingEvidence | None:
 
     Gain: that time, in which no device worked.
     """
-    if not (found := specializations(known)) or not (idle_ns := sum(item.idle_ns for item in found)):
+    if not (specialized := specializations(known)) or not (idle_ns := sum(item.idle_ns for item in specialized)):
         return None
-    longest = max(found, key=lambda item: item.ts_end - item.ts)
+    longest = max(specialized, key=lambda item: item.ts_end - item.ts)
     length_ns = longest.ts_end - longest.ts
     return FindingEvidence(
         f"nothing is recorded for {time_text(length_ns)} before {_where(longest)}"
-        + (f"; {len(found)} such gaps" if len(found) > 1 else "")
+        + (f"; {len(specialized)} such gaps" if len(specialized) > 1 else "")
         + f"; no GPU works for {time_text(idle_ns)} of it",
-        {"gaps": len(found), "idle_ns": idle_ns, "longest_ns": length_ns},
+        {"gaps": len(specialized), "idle_ns": idle_ns, "longest_ns": length_ns},
         known.gain(known.scope.host_part(idle_ns), "gaps before specialized functions"),
         place=_where(longest),
         part_of=("host_work",),
@@ -188,11 +188,11 @@ def cold_start(known: TraceFacts) -> FindingEvidence | None:
     starts, ends = calls.ts[index], calls.ts_end[index]
     is_idle = (_idle_ns(known, starts, ends) >= _LEAST_IDLE * (ends - starts)).tolist()
     cold = [item for item, idle in zip(all_calls, is_idle, strict=True) if idle]
-    told = specializations(known)
+    specialized = specializations(known)
     first = np.array([item.call for item in cold], dtype=np.int64)
     parts = (
         Union(calls.ts[first], calls.ts_end[first]),
-        Union(*(np.array([getattr(item, side) for item in told], dtype=np.int64) for side in ("ts", "ts_end"))),
+        Union(*(np.array([getattr(item, side) for item in specialized], dtype=np.int64) for side in ("ts", "ts_end"))),
         recorded_compiling(known),
     )
     scope = known.scope
@@ -209,7 +209,7 @@ def cold_start(known: TraceFacts) -> FindingEvidence | None:
         if len(cold) > 1:
             said.append(f"{len(cold)} such first calls take {time_text(first_ns)}")
     if specialized_ns:
-        where = _where(max(told, key=lambda item: item.ts_end - item.ts))
+        where = _where(max(specialized, key=lambda item: item.ts_end - item.ts))
         said.append(f"TorchScript specializes for {time_text(specialized_ns)} before {where}")
     if compiled_ns:
         said.append(f"torch.compile compiles for {time_text(compiled_ns)}")

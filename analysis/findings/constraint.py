@@ -224,7 +224,7 @@ def _times_of(course: StepPhase) -> dict[str, int | None]:
 
 
 def _percentiles(times: Mapping[str, Any]) -> str:
-    """Median, 99th percentile, or the 90th where there are too few, and the largest."""
+    """Return the median, the 99th (of few values the 90th) percentile and the longest, as text."""
     tail = "p99_ns" if times["p99_ns"] is not None else "p90_ns"
     said = [f"{key[:3]} {time_text(times[key])}" for key in ("p50_ns", tail) if times[key] is not None]
     return ", ".join([*said, f"longest {time_text(times['longest_ns'])}"])
@@ -263,8 +263,8 @@ def _done(
     in_engine = {row["phase"]: row for row in map(dict, known.rows(_IN_ENGINE))}
     if spent := {kind: ns for kind, (*_, of) in _KINDS.items() if (ns := _first_time(in_engine, of))}:
         part.figures |= {f"recorded_{kind}_ns": ns / steps for kind, ns in spent.items()}
-        told = ", ".join(f"{time_text(ns / steps)} {_KINDS[kind][0]}" for kind, ns in spent.items())
-        part.clauses.append(f"per recorded step of the engine {told}")
+        by_kind = ", ".join(f"{time_text(ns / steps)} {_KINDS[kind][0]}" for kind, ns in spent.items())
+        part.clauses.append(f"per recorded step of the engine {by_kind}")
     is_read = names == _READ
     course.reads, course.reading = int(is_read.sum()) / steps, int(times[ids[is_read]].sum()) / phase.host_ns
     if course.reads:
@@ -292,12 +292,12 @@ def _done(
 def _by_function(where: Location) -> str:
     """Return the first functions with their shares of the time."""
     whole = where.places[0].time_ns / where.ratio
-    said = (f"{place.label} {percent_text(place.time_ns / whole)}" for place in where.places[:_FUNCTIONS_SHOWN])
+    said = (f"{item.label} {percent_text(item.time_ns / whole)}" for item in where.places[:_FUNCTIONS_SHOWN])
     return f"by function: {', '.join(said)}"
 
 
 def _classes(run: Run) -> EvidencePart:
-    """Of a program with several processors, each one's time per step, unprofiled."""
+    """Return the unprofiled time per step of each logits processor of a program."""
     calls = run.program.processors if isinstance(run.program, ProgramTotals) else []
     timed = sorted((item for item in calls if item.time_ns), key=lambda item: -(item.time_ns or 0))
     said = ", ".join(f"{item.name} {time_text(per(item.time_ns, item.steps))}" for item in timed)
@@ -311,8 +311,8 @@ def _made(run: Run) -> EvidencePart:
         part.figures["once_ns"] = run.processor_once_ns
         parts = run.processor_parts_ns or {}
         each = ", ".join(f"{time_text(parts[name])} {word}" for name, word in _MADE.items() if name in parts)
-        told = f"making it took {time_text(run.processor_once_ns)}, once before all passes"
-        part.clauses.append(f"{told}: {each}" if each else told)
+        whole = f"making it took {time_text(run.processor_once_ns)}, once before all passes"
+        part.clauses.append(f"{whole}: {each}" if each else whole)
     for name in ("compile", "template"):
         if (phase := run.phases.get(name)) is not None and phase.wall_ns and run.batches:
             part.figures[f"{name}_ns"] = phase.wall_ns / run.batches
@@ -330,7 +330,7 @@ def _rest(run: Run, steps_ns: int, course: ConstraintContext) -> EvidencePart:
 
 
 def _of_engine(known: TraceFacts) -> FindingEvidence | None:
-    """Masks and grammars of an engine, by its phases."""
+    """Return the finding on masks and grammars of an engine, by its phases."""
     phases, scope = phase_times(known), known.scope
     grammars = [name for name in phases if name.startswith("grammar_")]
     mask_ns, grammar_ns = summed_over(phases, "own_ns", *MASKS), summed_over(phases, "own_ns", *grammars)
@@ -338,10 +338,10 @@ def _of_engine(known: TraceFacts) -> FindingEvidence | None:
         return None
     spent = MASKS if mask_ns else grammars
     times = {kind: _first_time(phases, names) for kind, (*_, names) in _KINDS.items()}
-    told = ", ".join(f"{time_text(ns)} {_KINDS[kind][0]}" for kind, ns in times.items() if ns is not None)
+    by_kind = ", ".join(f"{time_text(ns)} {_KINDS[kind][0]}" for kind, ns in times.items() if ns is not None)
     forward_ns, share = summed_over(phases, "time_ns", "forward"), scope.host_part(mask_ns or grammar_ns)
     clauses = [
-        f"{told or 'no time of masks is recorded'}, beside {time_text(forward_ns)} of forwards; "
+        f"{by_kind or 'no time of masks is recorded'}, beside {time_text(forward_ns)} of forwards; "
         f"{percent_text(share)} of {scope.recorded_text}"
     ]
     figures: dict[str, int | float] = {
@@ -397,7 +397,7 @@ def _of_engine(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _first_time(phases: Mapping[str, Mapping[str, int | None]], names: Sequence[str]) -> int | None:
-    """Of the first that occurred, ns; None where nothing in the trace could mark one."""
+    """Return the time of the first phase that occurred, ns; None where none is recorded."""
     times = [ns for name in names if (ns := phases.get(name, {}).get("time_ns")) is not None]
     return next(filter(None, times), 0) if times else None
 
@@ -408,24 +408,24 @@ def _programs(known: TraceFacts) -> set[str]:
 
 
 def _of_loop(known: TraceFacts) -> FindingEvidence | None:
-    """Logits processors of a program's own, by its stacks, or by a phase that its own loop marks."""
+    """Return the finding on a program's own logits processors, by stacks or by a phase that its loop marks."""
     rows: Any = known.report.table("logits_processors").to_json()
-    own = [row for row in rows if not any(folder in row["source"] for folder in NOT_OWN)]
-    if not own:
+    processors = [row for row in rows if not any(folder in row["source"] for folder in NOT_OWN)]
+    if not processors:
         rows = known.report.table("engine_phases").to_json()
         marked = [row for row in rows if (row["program"], row["phase"]) == ("molprof", PROCESSOR) and row["time_ns"]]
-        own = [{**row, "source": f"phase {PROCESSOR}"} for row in marked]
-    time_ns, scope = sum(row["time_ns"] for row in own), known.scope
+        processors = [{**row, "source": f"phase {PROCESSOR}"} for row in marked]
+    time_ns, scope = sum(row["time_ns"] for row in processors), known.scope
     if not time_ns:
         return None
-    share, first = scope.host_part(time_ns), own[0]
+    share, first = scope.host_part(time_ns), processors[0]
     small = ": the model sets the time" if share < SMALL else ""
-    each = ", ".join(f"{short_source(row['source'])} {time_text(row['time_ns'])}" for row in own[:3])
+    each = ", ".join(f"{short_source(row['source'])} {time_text(row['time_ns'])}" for row in processors[:3])
     where = functions_of(known, (PROCESSOR,))
     clauses = [
         f"{time_text(time_ns)} of {scope.recorded_text}: {percent_text(share)}",
         f"a call of {short_source(first['source'])} takes {_percentiles(first)}",
-        *([f"by processor: {each}"] if len(own) > 1 else []),
+        *([f"by processor: {each}"] if len(processors) > 1 else []),
         *([_by_function(where)] if where is not None else []),
     ]
     return FindingEvidence(

@@ -68,8 +68,8 @@ def host_operators(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _host_places(known: TraceFacts) -> list[Where]:
-    """Where the thread with most time in operators works while no thread is in one."""
-    return [place for place in places_of(filterfalse(is_waiting, of_idle_time(known))) if place.label != NOWHERE]
+    """Return where the thread with most time in operators works while no thread is in one."""
+    return [item for item in places_of(filterfalse(is_waiting, of_idle_time(known))) if item.label != NOWHERE]
 
 
 @rule(
@@ -90,18 +90,18 @@ def host_functions(known: TraceFacts) -> FindingEvidence | None:
 
     Gain: the time at the place that takes most of it, while no thread is in an operator.
     """
-    places = _host_places(known) if known.report.run is None else []
-    if not places:
+    wheres = _host_places(known) if known.report.run is None else []
+    if not wheres:
         return None
-    time_ns, share = places[0].time_ns, known.scope.host_part(places[0].time_ns)
-    all_ns = sum(place.time_ns for place in places)
-    others = Location(places[0].label, 1.0, tuple(places))
+    time_ns, share = wheres[0].time_ns, known.scope.host_part(wheres[0].time_ns)
+    all_ns = sum(item.time_ns for item in wheres)
+    others = Location(wheres[0].label, 1.0, tuple(wheres))
     return FindingEvidence(
         f"{time_text(time_ns)} at one place, {percent_text(share)} of the time, while no thread is in an operator; "
         f"{time_text(all_ns)} in all{listed(others)}",
         {"time_ns": time_ns, "outside_ns": all_ns},
         known.gain(share, "time at that place"),
-        part_of=("constraint",) if is_of_masks(known, places[0]) else (),
+        part_of=("constraint",) if is_of_masks(known, wheres[0]) else (),
         place=others.name,
         place_ratio=others.ratio,
     )
@@ -127,11 +127,11 @@ def processor_operators(known: TraceFacts) -> FindingEvidence | None:
     Gain: the time of these operators in the processor's phase.
     """
     steps = known.scope.steps or 0
-    places = processor_places(known)
-    if not places or places[0].count < _LEAST_OPERATORS_PER_STEP * steps:
+    wheres = processor_places(known)
+    if not wheres or wheres[0].count < _LEAST_OPERATORS_PER_STEP * steps:
         return None
-    most = [place for place in places if place.count >= _LEAST_OPERATORS_PER_STEP * steps]
-    time_ns, count = sum(place.time_ns for place in most), sum(place.count for place in most)
+    most = [item for item in wheres if item.count >= _LEAST_OPERATORS_PER_STEP * steps]
+    time_ns, count = sum(item.time_ns for item in most), sum(item.count for item in most)
     where = Location(most[0].label, most[0].time_ns / max(1, time_ns), tuple(most))
     return FindingEvidence(
         f"{count_text(round(count / steps))} operators per step in the processor, {time_text(time_ns / steps)} per "

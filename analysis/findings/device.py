@@ -36,14 +36,14 @@ def platform(known: TraceFacts) -> Platform | None:
     """Return the platform of the devices; None where nothing tells it."""
     trace = known.report.trace
     for name in trace.device_names:
-        for pattern, found in _PLATFORMS:
+        for pattern, kind in _PLATFORMS:
             if fnmatchcase(name.lower(), pattern):
-                return found
+                return kind
     calls = known.row(_CALLS)
     by_calls: tuple[tuple[str, Platform], ...] = (("hip", "ROCm"), ("cuda", "CUDA"), ("xpu", "XPU"))
-    told = [found for name, found in by_calls if calls[name]]
-    told += [found for name, found in _SOFTWARE.items() if name in trace.software]
-    return told[0] if told else None
+    platforms = [kind for name, kind in by_calls if calls[name]]
+    platforms += [kind for name, kind in _SOFTWARE.items() if name in trace.software]
+    return platforms[0] if platforms else None
 
 
 def copies_pinned(known: TraceFacts) -> bool:
@@ -58,6 +58,9 @@ def lacks(known: TraceFacts, capability: tuple[int, int]) -> bool:
         return False
     trace = known.report.trace
     by_name = [
-        found for name in trace.device_names for pattern, found in _CAPABILITIES if fnmatchcase(name.lower(), pattern)
+        version
+        for name in trace.device_names
+        for pattern, version in _CAPABILITIES
+        if fnmatchcase(name.lower(), pattern)
     ]
     return min(trace.capabilities or by_name or [capability]) < capability

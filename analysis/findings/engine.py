@@ -227,7 +227,7 @@ def mask_fill_grows(known: TraceFacts) -> FindingEvidence | None:
     thinned = each_ns[:: math.ceil(len(each_ns) / _MOST_STEPS)]
     half = len(thinned) // 2
     whole, halves = _growth(thinned), (_growth(thinned[:half]), _growth(thinned[half:]))
-    if whole is None or any(found is None or found[1] <= 0 for found in halves):
+    if whole is None or any(growth is None or growth[1] <= 0 for growth in halves):
         return None
     stride, quarter = len(each_ns) / len(thinned), len(each_ns) // 4
     slope, low, high = (value / stride for value in whole)

@@ -71,5 +71,5 @@ def forced_text(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _decode_ns(run: Run) -> float:
-    """Unprofiled time of decode steps; 0 where there is none."""
+    """Return the unprofiled time of decode steps, ns; 0 where there is none."""
     return sum(run.phases[name].wall_ns or 0 for name in STEP_PHASES) if run.decode_steps > 0 else 0

@@ -53,54 +53,54 @@ def _has_functions(known: TraceFacts) -> bool:
 
 
 def _sampled(known: TraceFacts) -> Location | None:
-    found = sampled_functions(known)
-    if found is None:
+    sampled = sampled_functions(known)
+    if sampled is None:
         return None
-    times: Counter[str] = Counter({line_text(*line): ns for line, ns in found.by_line().items()})
-    if not found.program:
-        times = Counter({short_source(name): ns for name, ns in found.by_function().items()})
-    wheres, whole = tuple(Where(name, 0, ns) for name, ns in times.most_common()), found.sampled_ns
+    times: Counter[str] = Counter({line_text(*line): ns for line, ns in sampled.by_line().items()})
+    if not sampled.program:
+        times = Counter({short_source(name): ns for name, ns in sampled.by_function().items()})
+    wheres, whole = tuple(Where(name, 0, ns) for name, ns in times.most_common()), sampled.sampled_ns
     name, ns = wheres[0].label, wheres[0].time_ns
-    inside = found.inside()
-    held = [own for place in found.program if 2 * inside[own := found.functions[place]] >= whole]
+    inside = sampled.inside()
+    held = [function for index in sampled.program if 2 * inside[function := sampled.functions[index]] >= whole]
     if 2 * ns < whole and held:
         held.sort(key=lambda name: inside[name])
         name, ns = short_source(held[0]), inside[held[0]]
     return Location(name, ns / whole, wheres)
 
 
-def is_of_masks(known: TraceFacts, place: Where) -> bool:
+def is_of_masks(known: TraceFacts, function: Where) -> bool:
     """Whether nearly all time of a function passes in an engine's phases of masks and grammars."""
     mine = (functions_of(known, phases) for phases in OF_ENGINE)
-    times = [item.time_ns for where in mine if where for item in where.places if place.label.startswith(item.label)]
-    return sum(times) >= _NEARLY_ALL * place.time_ns
+    times = [item.time_ns for where in mine if where for item in where.places if function.label.startswith(item.label)]
+    return sum(times) >= _NEARLY_ALL * function.time_ns
 
 
-def by_sample(found: SampledFunctions) -> Iterator[str]:
+def by_sample(sampled: SampledFunctions) -> Iterator[str]:
     """Yield the sampled time of the first lines of the program, and of the first functions."""
-    whole = found.sampled_ns
-    program = {found.functions[place] for place in found.program}
-    lines = [item for item in found.by_line().most_common() if item[0][0] in program][:_SHOWN]
+    whole = sampled.sampled_ns
+    program = {sampled.functions[index] for index in sampled.program}
+    lines = [item for item in sampled.by_line().most_common() if item[0][0] in program][:_SHOWN]
     if lines:
         said = ", ".join(f"{line_text(*line).partition(', ')[0]} {percent_text(ns / whole)}" for line, ns in lines)
         yield f"by line, sampled: {said}"
-    functions = [item for item in found.by_function().most_common(_FUNCTIONS) if item[1] >= _LEAST_NAMED * whole]
+    functions = [item for item in sampled.by_function().most_common(_FUNCTIONS) if item[1] >= _LEAST_NAMED * whole]
     said = ", ".join(f"{time_text(ns)} in {_name(function)}" for function, ns in functions)
     yield f"of {time_text(whole)} sampled {said}"
-    if (slowdown := found.slowdown or 1.0) >= _LEAST_SLOWDOWN:
+    if (slowdown := sampled.slowdown or 1.0) >= _LEAST_SLOWDOWN:
         yield f"a sampled step took {factor_text(slowdown)} the time of the other recorded ones"
 
 
 def _name(function: str) -> str:
     """Return the name of a function, with its file where that is one of Python's own, such as `__call__`."""
-    place, _, name = short_source(function).rpartition("): ")
-    return f"{place.rpartition('(')[0]}: {name}" if name.startswith(("_", "<")) else name
+    location, _, name = short_source(function).rpartition("): ")
+    return f"{location.rpartition('(')[0]}: {name}" if name.startswith(("_", "<")) else name
 
 
 def line_text(function: str, line: int) -> str:
     """Return a line of a function: `folder/file.py:30, __call__`."""
-    place, _, name = short_source(function).rpartition("): ")
-    return f"{place.rpartition('(')[0]}:{line}, {name}"
+    location, _, name = short_source(function).rpartition("): ")
+    return f"{location.rpartition('(')[0]}:{line}, {name}"
 
 
 def _found(known: TraceFacts, phases: tuple[str, ...]) -> Location | None:
@@ -109,24 +109,26 @@ def _found(known: TraceFacts, phases: tuple[str, ...]) -> Location | None:
     facts, lanes = known.facts, known.facts.innermost_phases
     chosen = np.array([facts.phase_names[number].startswith(phases) for number in lanes.id.tolist()], dtype=bool)
     tracks = _main_tracks(known)[lanes.thread[chosen]]
-    found = known.places.idle_in(Windows(np.zeros_like(tracks), lanes.ts[chosen], lanes.ts_end[chosen], tracks))
+    enclosing = known.places.idle_in(Windows(np.zeros_like(tracks), lanes.ts[chosen], lanes.ts_end[chosen], tracks))
     counts, times = Counter[str](), Counter[str]()
-    for place, count, time_ns in zip(found.places, found.count.tolist(), found.time_ns.tolist(), strict=True):
-        if place.source is not None and not any(folder in place.source for folder in NOT_OWN):
-            counts[short_source(place.source)] += count
-            times[short_source(place.source)] += time_ns
+    for item, count, time_ns in zip(
+        enclosing.places, enclosing.count.tolist(), enclosing.time_ns.tolist(), strict=True
+    ):
+        if item.source is not None and not any(folder in item.source for folder in NOT_OWN):
+            counts[short_source(item.source)] += count
+            times[short_source(item.source)] += time_ns
     if not times:
         return None
     wheres = tuple(Where(name, counts[name], ns) for name, ns in times.most_common())
-    return Location(wheres[0].label, wheres[0].time_ns / max(1, int(found.time_ns.sum())), wheres)
+    return Location(wheres[0].label, wheres[0].time_ns / max(1, int(enclosing.time_ns.sum())), wheres)
 
 
 def _main_tracks(known: TraceFacts) -> np.ndarray:
-    """By thread with phases, its track with most slices: phases that partly overlap others have tracks of their own."""
+    """Return the track with most slices of each thread with phases; overlapping phases have tracks of their own."""
     counts = np.bincount(known.facts.slices.track[known.facts.slices.track >= 0])
     main: dict[tuple[Any, Any], int] = {}
-    for track, *place in known.frame(_TRACKS).rows():
-        best = main.setdefault((place[0], place[1]), track)
+    for track, *thread in known.frame(_TRACKS).rows():
+        best = main.setdefault((thread[0], thread[1]), track)
         if track < len(counts) and counts[track] > counts[best]:
-            main[place[0], place[1]] = track
-    return np.array([main[place] for place in known.facts.phase_places], dtype=np.int64)
+            main[thread[0], thread[1]] = track
+    return np.array([main[thread] for thread in known.facts.phase_places], dtype=np.int64)

@@ -165,8 +165,8 @@ def _long_calls(known: TraceFacts) -> list[dict[str, Any]]:
     In long gaps: with nothing queued, or in the launch. None of a captured run, which is warmed up, and of which the
     recorded steps alone count.
     """
-    found = known.once("long calls", None, lambda: long_calls_in(known, gaps.BETWEEN))
-    return found if known.scope.run is None else []
+    calls = known.once("long calls", None, lambda: long_calls_in(known, gaps.BETWEEN))
+    return calls if known.scope.run is None else []
 
 
 def long_calls_in(known: TraceFacts, *positions: str, is_long: bool = True) -> list[dict[str, Any]]:
@@ -190,8 +190,8 @@ def long_calls_in(known: TraceFacts, *positions: str, is_long: bool = True) -> l
     start, end = np.maximum(idle.ts[gap], calls.ts[call]), np.minimum(until[gap], calls.ts_end[call])
     time_ns, host_ns = end - start, np.minimum(end, idle.host_end[gap]) - np.minimum(start, idle.host_end[gap])
     ids = calls.id[np.unique(call)].tolist()
-    asked = Query("python_functions", _NAMED.format(ids=ids))
-    named = {row["id"]: row["name"] for row in known.rows(asked)} if ids else {}
+    query = Query("python_functions", _NAMED.format(ids=ids))
+    named = {row["id"]: row["name"] for row in known.rows(query)} if ids else {}
     rows: dict[str, dict[str, Any]] = {}
     for number, *times in zip(call.tolist(), time_ns.tolist(), host_ns.tolist(), strict=True):
         name, length_ns = named[int(calls.id[number])], int(calls.ts_end[number] - calls.ts[number])
@@ -294,10 +294,10 @@ def host_work(known: TraceFacts) -> FindingEvidence | None:
     if not time_ns:
         return None
     where = location(known, [row for row in of_idle_time(known, waits) if not is_waiting(row)])
-    place = "" if where is None else where.name or ""
+    label = "" if where is None else where.name or ""
     fix = ""
     if times.get("cpu_data", 0) > 0.5 * time_ns:
-        how = "in processes of their own (num_workers)" if "SingleProcess" in place else "ahead: more workers"
+        how = "in processes of their own (num_workers)" if "SingleProcess" in label else "ahead: more workers"
         fix = f"Load and prepare data {how}, prefetching{'' if copies_pinned(known) else ', pinned memory'}."
     elif 2 * sum(item.idle_ns for item in specializations(known)) > time_ns:
         fix = SPECIALIZED_FIX
@@ -307,7 +307,7 @@ def host_work(known: TraceFacts) -> FindingEvidence | None:
         named.append(f"all else {time_text(time_ns - sum(part_ns for part_ns, _ in large))}")
     evidence = FindingEvidence(
         f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms: "
-        f"{'; '.join(named)}" + ("" if place else _after_longest(known, waits)),
+        f"{'; '.join(named)}" + ("" if label else _after_longest(known, waits)),
         {"idle_ns": time_ns, "recorded_ns": scope.recorded_ns, **{f"{cause}_ns": ns for ns, cause in by_cause}},
         known.gain(scope.idle_part(time_ns), "long gaps with nothing queued"),
         fix,

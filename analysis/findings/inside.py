@@ -42,28 +42,28 @@ class Inside(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many intervals."""
+        """Number of intervals."""
         return len(self.starts)
 
     @property
     def host_ns(self) -> int:
-        """Their time; of several threads it is added up."""
+        """Time of the intervals, summed over threads, ns."""
         return int((self.ends - self.starts).sum())
 
     def work(self, known: TraceFacts) -> np.ndarray:
         """Whether the call of each piece of work is in one: bool."""
-        found: np.ndarray = np.append(self.calls, False)[known.facts.work.call]
-        return found
+        is_inside: np.ndarray = np.append(self.calls, False)[known.facts.work.call]
+        return is_inside
 
     def work_ns(self, known: TraceFacts) -> tuple[int, int]:
-        """Count and time of the GPU work that is launched in them, of a run in its recorded steps."""
+        """Return count and time of the GPU work launched in them, ns; of a run, in its recorded steps."""
         work, chosen = known.facts.work, self.work(known)
         if known.report.run is not None:
             chosen &= known.scope.spans.covered(work.ts, work.ts + 1) > 0
         return int(chosen.sum()), int((work.ts_end - work.ts)[chosen].sum())
 
     def idle_ns(self, known: TraceFacts, causes: Collection[str]) -> tuple[int, int]:
-        """Count and time of the short gaps of these causes that end with work launched in them."""
+        """Return count and time of the short gaps of these causes that end with work launched in them, ns."""
         idle, parts = known.facts.idle, known.facts.parts
         chosen = (idle.position == 0) & ~idle.is_long & (idle.call != NONE) & np.append(self.calls, False)[idle.call]
         times = parts.time_ns
@@ -104,7 +104,7 @@ def _found(known: TraceFacts, patterns: Sequence[str], functions: Sequence[str])
     numbers = {track: threads[pid, tid] for track, pid, tid in known.frame(_TRACKS).rows() if (pid, tid) in threads}
     of_call = looked_up(known.facts.calls.track, numbers)
     of_call[of_call == NONE] = len(threads)
-    columns = (np.array([row[place] for row in rows], dtype=np.int64) for place in (0, 1))
+    columns = (np.array([row[column] for row in rows], dtype=np.int64) for column in (0, 1))
     covered = Coverage(np.array([threads[row[2]] for row in rows], dtype=np.int64), *columns)
     times: dict[str, int] = {}
     for ts, ts_end, _, name in rows:

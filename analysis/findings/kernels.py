@@ -116,10 +116,10 @@ def elementwise_chains(known: TraceFacts) -> FindingEvidence | None:
 
 def _chains(known: TraceFacts) -> Frame:
     """Chains of kernels by start: chain, ts, saved_ns, first, kernels."""
-    found, work = known.facts.chains, known.facts.work
-    order = np.lexsort((work.id[found.first], work.ts[found.first]))
-    columns = {"chain": np.array(found.chain, dtype=object), "ts": work.ts[found.first]}
-    columns |= {"saved_ns": found.time_ns - found.longest_ns, "first": found.first, "kernels": found.kernels}
+    chains, work = known.facts.chains, known.facts.work
+    order = np.lexsort((work.id[chains.first], work.ts[chains.first]))
+    columns = {"chain": np.array(chains.chain, dtype=object), "ts": work.ts[chains.first]}
+    columns |= {"saved_ns": chains.time_ns - chains.longest_ns, "first": chains.first, "kernels": chains.kernels}
     return Frame(columns).where(order)
 
 
@@ -127,11 +127,11 @@ def _saved(known: TraceFacts, chains: Frame) -> np.ndarray:
     """All kernels of each chain but its longest, as indices of work."""
     work = known.facts.work
     order = np.lexsort((work.id, work.ts, work.stream, work.device))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
     duration = (work.ts_end - work.ts)[order]
-    found: np.ndarray = order[all_but_longest(duration, place[chains["first"]], chains["kernels"])]
-    return found
+    saved: np.ndarray = order[all_but_longest(duration, position[chains["first"]], chains["kernels"])]
+    return saved
 
 
 @rule(
@@ -163,14 +163,14 @@ def library_chains(known: TraceFacts) -> FindingEvidence | None:
     for chain, saved in zip(rows["chain"].tolist(), rows["saved_ns"].tolist(), strict=True):
         item = chains.setdefault(chain, [0, 0])
         item[0], item[1] = item[0] + 1, item[1] + saved
-    told = [
+    by_chain = [
         f"{count:,} x {chain}, at most {time_text(ns)} less in one ({known_by[chain]['library']}: "
         f"{known_by[chain]['fused_kernel']})"
         for chain, (count, ns) in sorted(chains.items(), key=lambda item: -item[1][1])
     ]
     done = [f"{row['fused_count']:,} x {chain}" for chain, row in known_by.items() if row["fused_count"]]
     evidence = FindingEvidence(
-        "; ".join(told) + (f". Already one kernel: {', '.join(done)}" if done else ""),
+        "; ".join(by_chain) + (f". Already one kernel: {', '.join(done)}" if done else ""),
         {"chains": sum(count for count, _ in chains.values()), "saved_ns": saved_ns},
         part_of=("elementwise_chains",) if {*chains} <= _POINTWISE_CHAINS else (),
     )

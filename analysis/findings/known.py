@@ -64,8 +64,8 @@ def limit_of(cause: str) -> str:
     """Return what sets the time of work, or of idle time by its cause: a key of `_LIMITS`."""
     if cause in HOST_CAUSES:
         return {"cpu_masks": "masks", "cpu_data": "data"}.get(cause, "cpu")
-    own = {"launching": "launching", "cpu_waited": "sync", "short": "pauses", "not_recorded": "unknown"}
-    return "gpu" if cause == "gpu" else own.get(cause, "queue")
+    limits = {"launching": "launching", "cpu_waited": "sync", "short": "pauses", "not_recorded": "unknown"}
+    return "gpu" if cause == "gpu" else limits.get(cause, "queue")
 
 
 class IdlePart(Struct, frozen=True):
@@ -99,12 +99,12 @@ class Scope(Struct, frozen=True):
 
     @property
     def recorded_text(self) -> str:
-        """What shares of time are shares of, as text."""
+        """The recorded time, which shares of time refer to, as text."""
         return f"{'the recorded span' if self.run is None else 'the recorded steps'}, {time_text(self.recorded_ns)}"
 
     @property
     def base_text(self) -> str:
-        """What GPU time is a share of."""
+        """The time that shares of GPU time refer to, as text."""
         if self.run is None:
             return self.recorded_text
         kind = f" (such steps take {percent_text(self.wall_ratio)} of the run)" if self.wall_ratio < 1 else ""
@@ -120,10 +120,10 @@ class Scope(Struct, frozen=True):
         return phase.host_ns, phase.wall_ns, wall_ns
 
     def host_text(self, host_ns: float, phase: str) -> str:
-        """Return the figures that `host_part` is made of."""
-        if (found := self._phase(phase)) is None:
+        """Return the figures that `host_part` is computed from, as text."""
+        if (times := self._phase(phase)) is None:
             return f"{time_text(host_ns)} of {self.recorded_text}"
-        recorded_ns, phase_ns, wall_ns = found
+        recorded_ns, phase_ns, wall_ns = times
         return (
             f"{time_text(host_ns)} of {time_text(recorded_ns)} recorded in {phase} "
             f"({percent_text(min(1.0, host_ns / recorded_ns))}), a phase that takes "
@@ -141,9 +141,9 @@ class Scope(Struct, frozen=True):
 
     def host_part(self, host_ns: float, phase: str | None = None) -> float:
         """Share of wall time of host time in the recorded steps, of one phase where it lies in one."""
-        if (found := self._phase(phase)) is None:
+        if (times := self._phase(phase)) is None:
             return min(1.0, host_ns / self.recorded_ns) * self.wall_ratio
-        recorded_ns, phase_ns, wall_ns = found
+        recorded_ns, phase_ns, wall_ns = times
         return min(1.0, host_ns / recorded_ns) * phase_ns / wall_ns
 
     def host_parts(self, times: Iterable[tuple[float, str]]) -> float:
@@ -167,8 +167,8 @@ class TraceFacts:
     @property
     def facts(self) -> Facts:
         """Facts about intervals of the trace."""
-        found: Facts = self.engine.facts
-        return found
+        facts: Facts = self.engine.facts
+        return facts
 
     @cached_property
     def places(self) -> EnclosingIndex:
@@ -176,12 +176,12 @@ class TraceFacts:
         return EnclosingIndex(self.facts, self.stacks)
 
     def once(self, kind: str, key: Any, make: Callable[[], T]) -> T:
-        """Return the value that `make` gave when it was first asked for."""
+        """Return what `make` returned on the first call with this kind and key."""
         # `functools.cache` would make a cycle with this object, which would stay until Python's collector runs.
         if (kind, key) not in self._kept:
             self._kept[kind, key] = make()
-        found: T = self._kept[kind, key]
-        return found
+        value: T = self._kept[kind, key]
+        return value
 
     def frame(self, query: Query) -> Frame:
         """Return the frame of a query, read once."""
@@ -288,29 +288,29 @@ class TraceFacts:
         cut out of a longer recording.
         """
         idle, cut_out = self.facts.idle, self.report.trace.cut_out
-        found = {}
+        times = {}
         for number, position in enumerate(POSITIONS[1:], 1):
             mine = idle.position == number
             length_ns = int((idle.ts_end - idle.ts)[mine].min()) if mine.any() else 0
             is_late = position == gaps.BEFORE and bool((idle.queue[mine] == gaps.LATE).all())
             if length_ns and (cut_out or is_late):
-                found[position] = length_ns
-        return found
+                times[position] = length_ns
+        return times
 
     @staticmethod
     def summed(parts: Iterable[IdlePart]) -> list[IdlePart]:
-        """By cause, the longest time first."""
+        """Return the sum of idle time of each cause, the longest first."""
         by_cause: dict[str, list[IdlePart]] = {}
         for part in parts:
             by_cause.setdefault(part.cause, []).append(part)
-        found = [
+        sums = [
             IdlePart(
                 cause, False, sum(part.count for part in same), sum(part.time_ns for part in same),
                 max(part.longest_ns for part in same),
             )
             for cause, same in by_cause.items()
         ]  # fmt: skip
-        return sorted(found, key=lambda part: (-part.time_ns, part.cause))
+        return sorted(sums, key=lambda part: (-part.time_ns, part.cause))
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -322,7 +322,7 @@ class TraceFacts:
     def outside(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Count and time of the work that a foreign trace has outside the recorded span, by category and name."""
         facts = self.facts
-        found: dict[tuple[str, str], tuple[int, int]] = {}
+        sums: dict[tuple[str, str], tuple[int, int]] = {}
         if self.scope.run is None:
             work = facts.work
             rows = np.flatnonzero(self.scope.spans.covered(work.ts, work.ts + 1) == 0)
@@ -330,9 +330,9 @@ class TraceFacts:
                 facts.name_of[rows].tolist(), (work.ts_end - work.ts)[rows].tolist(), strict=True
             ):
                 name = facts.names[number]
-                count, sum_ns = found.get((name.category, name.name), (0, 0))
-                found[name.category, name.name] = count + 1, sum_ns + time_ns
-        return found
+                count, sum_ns = sums.get((name.category, name.name), (0, 0))
+                sums[name.category, name.name] = count + 1, sum_ns + time_ns
+        return sums
 
     @property
     def lost(self) -> frozenset[Group]:
@@ -368,11 +368,11 @@ class TraceFacts:
         """What the recorded time of all devices went to, ns: it adds up to that time."""
         scope = self.scope
         communication_ns = min(self.exposed.get("exposed_ns", 0), scope.busy_ns)
-        known = dict.fromkeys(_LIMITS, 0) | {"gpu": scope.busy_ns - communication_ns, "communication": communication_ns}
+        times = dict.fromkeys(_LIMITS, 0) | {"gpu": scope.busy_ns - communication_ns, "communication": communication_ns}
         for part in self.idle:
-            known[limit_of(part.cause)] += part.time_ns
-        known["outside"] = scope.recorded_ns * scope.devices - sum(known.values())
-        return {name: time_ns for name, time_ns in known.items() if time_ns or name not in ("masks", "data", "unknown")}
+            times[limit_of(part.cause)] += part.time_ns
+        times["outside"] = scope.recorded_ns * scope.devices - sum(times.values())
+        return {name: time_ns for name, time_ns in times.items() if time_ns or name not in ("masks", "data", "unknown")}
 
     @property
     def limits_of_steps(self) -> dict[str, int]:
@@ -385,7 +385,7 @@ class TraceFacts:
         return {names[name]: count for name, count in most.most_common()}
 
     def _idle_of_steps(self) -> list[tuple[int, str, int]]:
-        """Idle time by step of the call that ends a gap, and cause."""
+        """Return idle time by step (of the call that ends a gap) and cause."""
         idle, parts = self.facts.idle, self.facts.parts
         step_of = np.append(self.facts.call_steps, gaps.NONE)[idle.call]  # the last is that of no call
         step = np.where(idle.position == 0, step_of, gaps.NONE)[parts.idle]
@@ -395,7 +395,7 @@ class TraceFacts:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Of the GPU's work."""
+        """Classes of the GPU's work."""
         return tuple(str(row["class"]) for row in self.report.table("kernel_classes").to_json())
 
     @property
@@ -405,12 +405,12 @@ class TraceFacts:
         return next((text for name, text in _ENGINES.items() if name in sources), None)
 
     def doubts_on(self, groups: tuple[Group, ...]) -> str | None:
-        """Why figures of the groups are not exact; None where they are."""
+        """Return why figures of the groups are not exact; None where they are."""
         doubted = self.report.doubts_on(groups)
         return "; ".join(f"{item.title}: {item.reason}" for item in doubted) or None
 
     def rows(self, query: Query) -> list[dict[str, Any]]:
-        """Rows by column name."""
+        """Return the rows of a query, by column name."""
         return self.frame(query).to_json()
 
     def row(self, query: Query) -> dict[str, Any]:

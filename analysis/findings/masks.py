@@ -136,17 +136,18 @@ def mask_copy_blocks(known: TraceFacts) -> FindingEvidence | None:
 
     Gain: the copies, and their calls and syncs as far as the GPU was idle in gaps around them.
     """
-    scope, found = known.scope, known.row(_COPIES)
-    found["gaps_ns"] = _gaps_ns(known)
-    if not found["count"] or found["count"] < _LEAST_COPIES_PER_STEP * found["steps"]:
+    scope, copies = known.scope, known.row(_COPIES)
+    copies["gaps_ns"] = _gaps_ns(known)
+    if not copies["count"] or copies["count"] < _LEAST_COPIES_PER_STEP * copies["steps"]:
         return None
     return FindingEvidence(
-        f"copied {counted(found['count'], 'time')} in {counted(found['steps'], 'step')}, "
-        f"{bytes_text(found['bytes'])} in all: {time_text(found['host_ns'])} in their calls and syncs, "
-        f"{time_text(found['gpu_ns'])} on the GPU; gaps around them take {time_text(found['gaps_ns'])}",
-        found,
+        f"copied {counted(copies['count'], 'time')} in {counted(copies['steps'], 'step')}, "
+        f"{bytes_text(copies['bytes'])} in all: {time_text(copies['host_ns'])} in their calls and syncs, "
+        f"{time_text(copies['gpu_ns'])} on the GPU; gaps around them take {time_text(copies['gaps_ns'])}",
+        copies,
         known.gain(
-            scope.gpu_part(found["gpu_ns"] / scope.devices) + scope.idle_part(min(found["gaps_ns"], found["host_ns"])),
+            scope.gpu_part(copies["gpu_ns"] / scope.devices)
+            + scope.idle_part(min(copies["gaps_ns"], copies["host_ns"])),
             "the copies, and gaps around their calls",
         ),
         "Copy masks with non_blocking=True, on a stream of their own." if copies_pinned(known) else "",
@@ -200,19 +201,19 @@ def mask_apply_on_host(known: TraceFacts) -> FindingEvidence | None:
 
     Gain: the time of applying in which no device worked.
     """
-    found = known.row(_APPLYING)
-    count, copies = found["count"], found["copies"]
-    copied = 2 * copies >= count and found["bytes"] >= _LEAST_LOGITS_BYTES * copies > 0
-    if not count or (found["launches"] and not copied):
+    applying = known.row(_APPLYING)
+    count, copies = applying["count"], applying["copies"]
+    copied = 2 * copies >= count and applying["bytes"] >= _LEAST_LOGITS_BYTES * copies > 0
+    if not count or (applying["launches"] and not copied):
         return None
     how = (
-        f"{bytes_text(found['bytes'])} of logits copied to the host in {count_text(copies)} copies"
+        f"{bytes_text(applying['bytes'])} of logits copied to the host in {count_text(copies)} copies"
         if copied
         else "no kernel launched"
     )
     return FindingEvidence(
-        f"masks were applied {count_text(count)} times, in {time_text(found['host_ns'])}: {how}",
-        found,
-        known.gain(known.scope.host_part(found["exposed_ns"]), "applying of masks while no device works"),
+        f"masks were applied {count_text(count)} times, in {time_text(applying['host_ns'])}: {how}",
+        applying,
+        known.gain(known.scope.host_part(applying["exposed_ns"]), "applying of masks while no device works"),
         part_of=("constraint",),
     )

@@ -24,7 +24,7 @@ _NEARLY_ALL, _MAIN = 0.9, 0.25
 
 
 class Where(Struct, frozen=True):
-    """A place in the program and what it asks for."""
+    """A location in the program: how much it asks for, and the time of that."""
 
     label: str
     count: int
@@ -32,7 +32,7 @@ class Where(Struct, frozen=True):
 
 
 class Location(Struct, frozen=True):
-    """Where most of some time is; of what has no time, most of its number."""
+    """Where most of a time is spent; of rows without times, where most of them are."""
 
     name: str | None  # None: at no recorded place
     ratio: float  # share of the time that is there
@@ -79,33 +79,33 @@ def location(known: TraceFacts, rows: Iterable[Mapping[str, Any]]) -> Location |
 
 
 def _inside(row: Mapping[str, Any], names: list[str], name: str) -> str:
-    """Return the innermost name just inside one of the names around a row."""
+    """Return the enclosing name one level inside `name`, at most the row's label."""
     label = _label(row)
     return names[max(names.index(name) - 1, names.index(label) if label in names else 0)]
 
 
 def _around_all(known: TraceFacts) -> frozenset[str]:
-    """Return the names that are around nearly all launches of a thread with many of them."""
+    """Return the names that enclose nearly all launches of a thread with many launches."""
     return known.once("around all", None, lambda: _found_around_all(known))
 
 
 def _found_around_all(known: TraceFacts) -> frozenset[str]:
     launches = known.facts.launches
     tracks, counts = np.unique(known.facts.calls.own_track[launches], return_counts=True)
-    found: set[str] = set()
+    names: set[str] = set()
     for track in tracks[counts >= _MAIN * len(launches)]:
         index = launches[known.facts.calls.own_track[launches] == track]
         sums = Counter[str]()
         for row in of_calls(known, index, np.zeros(len(index), dtype=np.int64)):
             sums.update(dict.fromkeys(_names(row), row["count"]))
-        found |= {name for name, count in sums.items() if count >= _NEARLY_ALL * len(index)}
-    return frozenset(found)
+        names |= {name for name, count in sums.items() if count >= _NEARLY_ALL * len(index)}
+    return frozenset(names)
 
 
-def _location(places: Sequence[Where], total: int, weight: str) -> Location:
-    first = places[0]
+def _location(wheres: Sequence[Where], total: int, weight: str) -> Location:
+    first = wheres[0]
     ratio = getattr(first, weight) / total
-    return Location(None if first.label in (NOWHERE, NOT_RECORDED) else first.label, ratio, tuple(places))
+    return Location(None if first.label in (NOWHERE, NOT_RECORDED) else first.label, ratio, tuple(wheres))
 
 
 def main_idle(known: TraceFacts) -> tuple[str, Location | None] | None:
@@ -143,9 +143,9 @@ def placed(evidence: FindingEvidence, where: Location | None) -> FindingEvidence
 def listed(where: Location) -> str:
     """Return the first of its places, as the end of a sentence."""
     shown = [
-        f"{'this one' if place.label == where.name else place.label} {count_text(place.count)}"
-        + (f" ({time_text(place.time_ns)})" if place.time_ns else "")
-        for place in where.places[:_PLACES_SHOWN]
+        f"{'this one' if item.label == where.name else item.label} {count_text(item.count)}"
+        + (f" ({time_text(item.time_ns)})" if item.time_ns else "")
+        for item in where.places[:_PLACES_SHOWN]
     ]
     if len(where.places) == 1 and where.places[0].label in (where.name, NOWHERE, NOT_RECORDED):
         return ""
@@ -155,11 +155,11 @@ def listed(where: Location) -> str:
 def processor_places(known: TraceFacts) -> list[Where]:
     """Return the operators of the processor and where they are called, the most frequent first."""
     rows = [{**row, "source": _with_operator(row)} for row in of_processor(known)]
-    return sorted(places_of(rows), key=lambda place: -place.count)
+    return sorted(places_of(rows), key=lambda item: -item.count)
 
 
 def layers_text(known: TraceFacts) -> str:
-    """How many of the launches layers make that are alike."""
+    """Return how many of the launches equal layers make, as text."""
     rows = [row for row in of_launches(known) if row["module"]]
     total = known.report.counts.launches
     outer = Counter[str]()
@@ -184,18 +184,18 @@ def _added_up(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Where]:
         one = sums.setdefault(label, [0, 0])
         one[0] += row["count"]
         one[1] += row["time_ns"]
-    found = [Where(label, count, time_ns) for label, (count, time_ns) in sums.items()]
-    return sorted(found, key=lambda item: (-item.time_ns, -item.count, item.label))
+    wheres = [Where(label, count, time_ns) for label, (count, time_ns) in sums.items()]
+    return sorted(wheres, key=lambda item: (-item.time_ns, -item.count, item.label))
 
 
 def path_text(row: Mapping[str, Any]) -> str:
-    """Return the innermost place of a row and what is around it, as far as it takes to find it."""
+    """Return the innermost location of a row and the names that enclose it, as many as it takes to find it."""
     names = _names(row)
     return " < ".join(names[names.index(_label(row)) :][:_LEVELS_SHOWN]) if names else _label(row)
 
 
 def _names(row: Mapping[str, Any]) -> list[str]:
-    """Return the names of what is around, the innermost first.
+    """Return the enclosing names of a row, innermost first.
 
     Its label, then functions and modules, else operators.
     """
@@ -216,7 +216,7 @@ def _function(source: str, module: str | None) -> str:
 
 
 def _with_operator(row: Mapping[str, Any]) -> str:
-    """Operator and the function that calls it."""
+    """Return the operator and the function that calls it."""
     return " in ".join(filter(None, (row["operator"], row["source"] and short_source(row["source"]))))
 
 

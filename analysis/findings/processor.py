@@ -147,9 +147,9 @@ def gain_of_processor(known: TraceFacts) -> float:
     """
     phase, scope = known.run.phases[PROCESSOR], known.scope
     for_gpu_ns = waiting_ns(phase)
-    own = scope.host_part((phase.host_ns or 0) - for_gpu_ns, PROCESSOR)
+    on_host = scope.host_part((phase.host_ns or 0) - for_gpu_ns, PROCESSOR)
     waiting = min(scope.host_part(for_gpu_ns, PROCESSOR), scope.idle_ratio)
-    return min(1.0, own + waiting + scope.gpu_part(delaying_gpu_ns(known)))
+    return min(1.0, on_host + waiting + scope.gpu_part(delaying_gpu_ns(known)))
 
 
 def row_loop(known: TraceFacts) -> dict[str, Any] | None:
@@ -157,8 +157,8 @@ def row_loop(known: TraceFacts) -> dict[str, Any] | None:
 
     None without one.
     """
-    found = next(iter(known.rows(_LOOP)), None)
-    return None if found is None or found["rows"] < LEAST_ROWS or found["calls_per_row"] < 1 else found
+    operator = next(iter(known.rows(_LOOP)), None)
+    return None if operator is None or operator["rows"] < LEAST_ROWS or operator["calls_per_row"] < 1 else operator
 
 
 @rule(
@@ -182,9 +182,9 @@ def row_masking(known: TraceFacts) -> FindingEvidence | None:
 
     Gain: all but one row's part, because masks of the whole batch cost at least as much as one row's.
     """
-    if (found := row_loop(known)) is None:
+    if (operator := row_loop(known)) is None:
         return None
-    rows, calls, calls_per_row = found["rows"], found["calls"], found["calls_per_row"]
+    rows, calls, calls_per_row = operator["rows"], operator["calls"], operator["calls_per_row"]
     phase, steps = known.run.phases[PROCESSOR], known.run.window.steps
     figures: dict[str, int | float] = {
         "rows": rows,
@@ -200,7 +200,7 @@ def row_masking(known: TraceFacts) -> FindingEvidence | None:
         figures["delaying_gpu_ratio"] = after
         work += f"; its GPU work may delay later phases by up to {percent_text(after)} of the time"
     return FindingEvidence(
-        f"{found['name']} runs {number_text(calls / steps)} times per step in the processor, at least "
+        f"{operator['name']} runs {number_text(calls / steps)} times per step in the processor, at least "
         f"{count_text(calls_per_row * rows)} times for {count_text(rows)} rows; {work}",
         figures,
         known.gain((1 - 1 / rows) * gain_of_processor(known), "the processor except for one row's part"),
@@ -336,8 +336,8 @@ def vocabulary_copies(known: TraceFacts) -> FindingEvidence | None:
     if on_gpu:
         longest = short_name(kernels[0]["name"])
     else:
-        names, places = np.unique(operators["name"].astype(str), return_inverse=True)
-        longest = names[np.bincount(places, operators["ts_end"] - operators["ts"]).argmax()]
+        names, name_of = np.unique(operators["name"].astype(str), return_inverse=True)
+        longest = names[np.bincount(name_of, operators["ts_end"] - operators["ts"]).argmax()]
     return FindingEvidence(
         f"{count_text(count)} copies in processor and sampling, {number_text(count / steps)} per step, take "
         f"{time_text(least_ns)} or longer, enough for {rows} x {count_text(run.setup.logits_width)} logits: "
@@ -382,9 +382,9 @@ def cache_concatenation(known: TraceFacts) -> FindingEvidence | None:
     # The last concatenations before each attention that enough of them come before.
     chosen: list[int] = []
     layers = 0
-    for place in dict.fromkeys(operators["place"].tolist()):
+    for thread in dict.fromkeys(operators["place"].tolist()):
         waiting: list[int] = []
-        for index in np.flatnonzero(operators["place"] == place).tolist():
+        for index in np.flatnonzero(operators["place"] == thread).tolist():
             if operators["name"][index] == _CAT:
                 waiting.append(index)
                 continue

@@ -76,12 +76,12 @@ class Product(Struct, frozen=True):
     @property
     def odd(self) -> dict[int, tuple[str, ...]]:
         """Sizes that are no multiple of 8, and what they are."""
-        found: dict[int, tuple[str, ...]] = {}
+        sizes: dict[int, tuple[str, ...]] = {}
         for name in ("rows", "inner", "columns"):
             size = getattr(self, name)
             if size % _ALIGNED:
-                found[size] = (*found.get(size, ()), name)
-        return found
+                sizes[size] = (*sizes.get(size, ()), name)
+        return sizes
 
     @property
     def text(self) -> str:
@@ -103,38 +103,39 @@ def _products_of(known: TraceFacts, index: np.ndarray) -> dict[int, Product]:
     sizes: defaultdict[tuple[int, str], defaultdict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     operators = sorted(set(operator_of.values()))
     for row in known.rows(Query("gpu_calls", _SIZES.format(ids=operators))) if operators else []:
-        places = [int(place) for place in re.findall(r"\d+", row["key"])]
-        if len(places) == 2:
-            sizes[row["id"], row["name"]][places[0]][places[1]] = row["size"]
-    found = {}
+        numbers = [int(number) for number in re.findall(r"\d+", row["key"])]
+        if len(numbers) == 2:
+            tensor, dimension = numbers
+            sizes[row["id"], row["name"]][tensor][dimension] = row["size"]
+    products = {}
     for (number, name), tensors in sizes.items():
         first, second = (
-            tuple(size for _, size in sorted(tensors[_PRODUCTS[name] + place].items())) for place in (0, 1)
+            tuple(size for _, size in sorted(tensors[_PRODUCTS[name] + operand].items())) for operand in (0, 1)
         )
         if len(first) == len(second) >= 2 and first[-1] == second[-2]:
-            found[number] = Product(first[-2], first[-1], second[-1], first[:-2])
-    told = zip(index.tolist(), calls.id[work.call[index]].tolist(), strict=True)
-    return {place: found[operator_of[call]] for place, call in told if operator_of.get(call) in found}
+            products[number] = Product(first[-2], first[-1], second[-1], first[:-2])
+    calls_of_work = zip(index.tolist(), calls.id[work.call[index]].tolist(), strict=True)
+    return {piece: products[operator_of[call]] for piece, call in calls_of_work if operator_of.get(call) in products}
 
 
 def _share_in(known: TraceFacts, index: np.ndarray, other: np.ndarray) -> float:
-    """Share of the time of pieces of work that lies in others."""
+    """Return the share of the time of some work that is in other work too."""
     work = known.facts.work
     times = (work.ts_end - work.ts)[index]
     return float(times[np.isin(index, other)].sum() / max(1, times.sum()))
 
 
 def _index_of(known: TraceFacts, chosen: Sequence[NamedWork]) -> np.ndarray:
-    """Return the work of some names, of a run that of its recorded steps."""
+    """Return the indices of work of some names; of a run, that in recorded steps."""
     names = {(item.category, item.name) for item in chosen}
     wanted = np.array([(name.category, name.name) in names for name in known.facts.names], dtype=bool)
     work = sequence(known)
-    found: np.ndarray = work["index"][wanted[work["name"]]]
-    return found
+    chosen_index: np.ndarray = work["index"][wanted[work["name"]]]
+    return chosen_index
 
 
 def _fp32(known: TraceFacts) -> list[NamedWork]:
-    """Products of 32-bit numbers without tensor cores."""
+    """Return the products of 32-bit numbers without tensor cores."""
     return [item for item in work_by_name(known, "matmul") if number_type(item.name) == "float32"]
 
 
@@ -196,7 +197,7 @@ def slow_runs_of(known: TraceFacts, chosen: Sequence[NamedWork]) -> tuple[np.nda
 
 
 def _slow_runs(known: TraceFacts) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same of all products.
+    """Return the slow runs of all products, and by how much each is slower, ns.
 
     Sizes are asked for only where times of a name differ much, and of some of its runs.
     """
@@ -213,7 +214,7 @@ def _slow_runs(known: TraceFacts) -> tuple[np.ndarray, np.ndarray]:
     index = index[np.unique(np.concatenate(some))]
     products = _products_of(known, index)
     index = index[np.isin(index, list(products))]
-    kinds = [(int(name_of[place]), products[place]) for place in index.tolist()]
+    kinds = [(int(name_of[row]), products[row]) for row in index.tolist()]
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
     beyond = beyond_usual((work.ts_end - work.ts)[index], np.array([numbers[kind] for kind in kinds], dtype=np.int64))
     return index[beyond > 0], beyond[beyond > 0]
@@ -271,9 +272,7 @@ def odd_shapes(known: TraceFacts) -> FindingEvidence | None:
     chosen = [item for item in chosen if not item.is_named(_ANY_SIZE)]
     index = _index_of(known, chosen) if chosen else np.empty(0, dtype=np.int64)
     products = _products_of(known, index)
-    index = np.array(
-        [place for place in index.tolist() if place not in products or products[place].odd], dtype=np.int64
-    )
+    index = np.array([row for row in index.tolist() if row not in products or products[row].odd], dtype=np.int64)
     if not len(index):
         return None
     work, names = known.facts.work, known.facts.names
@@ -306,12 +305,12 @@ def _odd_sizes(times: dict[int, int], products: dict[int, Product]) -> tuple[str
     """
     sizes, texts, whole = Counter[int](), Counter[str](), sum(times.values())
     roles: defaultdict[int, set[str]] = defaultdict(set)
-    for place, product in products.items():
-        for size, names in product.odd.items() if place in times else ():
-            sizes[size] += times[place]
+    for row, product in products.items():
+        for size, names in product.odd.items() if row in times else ():
+            sizes[size] += times[row]
             roles[size].update(names)
             roles[size].update(("batched",) if product.batch else ())
-        texts[product.text] += times.get(place, 0)
+        texts[product.text] += times.get(row, 0)
     shown = [size for size, time_ns in sizes.most_common(3) if time_ns >= _SOME * whole]
     if not shown:
         return "; sizes are not recorded", ""

@@ -68,14 +68,14 @@ def constraining(run: Run) -> str | None:
     if run.setup.processor is not None:
         return run.setup.processor
     is_program = isinstance(run.program, ProgramTotals)
-    asked = run.setup.processor_parameters if is_program else getattr(run.setup, "generate_args", None)
-    names: Iterable[str] = asked or ()
+    arguments = run.setup.processor_parameters if is_program else getattr(run.setup, "generate_args", None)
+    names: Iterable[str] = arguments or ()
     return ", ".join(name for name in _names(names) if name in _ARGUMENTS) or None
 
 
-def _names(asked: Iterable[str]) -> list[str]:
-    """Names of arguments, of `KEY=VALUE` texts too."""
-    return [item.partition("=")[0] for item in asked]
+def _names(arguments: Iterable[str]) -> list[str]:
+    """Return the names of arguments, also of `KEY=VALUE` texts."""
+    return [item.partition("=")[0] for item in arguments]
 
 
 def remedy_of_run(run: Run, course: ConstraintContext) -> str:
@@ -95,21 +95,21 @@ def remedy_of_run(run: Run, course: ConstraintContext) -> str:
 
 
 def _of_captured(run: Run, course: ConstraintContext) -> str:
-    """Return a processor that comes with molprof."""
+    """Return the advice on a processor that comes with molprof."""
     name, setup = course.name, run.setup
-    given = {kind: getattr(setup, kind, None) for kind in CONSTRAINTS}
+    constraints = {kind: getattr(setup, kind, None) for kind in CONSTRAINTS}
     instead: Any = (setup.processor_parameters or {}).get("instead_of", {})
-    if given["grammar_file"] is not None and name in ENGINES:
+    if constraints["grammar_file"] is not None and name in ENGINES:
         if measured := _another(run):
             return f"{measured} {_of_parts(run)}".strip()
         other = next(engine for engine in ENGINES if engine != name)
         return f"Capture the other engine that takes a grammar beside it: --processor {name},{other}."
     if isinstance(instead, dict) and instead.get(TABLE):
-        told = (
+        reason = (
             f"No table was made ({instead[TABLE]}): write the constraint without that, and a step looks its masks up."
         )
-        return f"{told} {_another(run) or question(run)}"
-    if name in WHOLE_TEXT and name != TABLE and any(value is not None for value in given.values()):
+        return f"{reason} {_another(run) or question(run)}"
+    if name in WHOLE_TEXT and name != TABLE and any(value is not None for value in constraints.values()):
         other = _another(run) or question(run)
         return " ".join(filter(None, (other, _of_parts(run), _forced(run, course, other.startswith(_TAKE_TABLE)))))
     if name == TABLE and (other := _another(run)):
@@ -130,8 +130,8 @@ def _another(run: Run) -> str:
 
 def question(run: Run) -> str:
     """Return the advice to measure other engines, as nothing in the trace tells of them."""
-    given = {kind: getattr(run.setup, kind, None) for kind in CONSTRAINTS}
-    return f"{_bench(run, given)} {_CAPTURE_ALL}".strip()
+    constraints = {kind: getattr(run.setup, kind, None) for kind in CONSTRAINTS}
+    return f"{_bench(run, constraints)} {_CAPTURE_ALL}".strip()
 
 
 def chosen_engine(mine: MeasuredRun, measured: Sequence[MeasuredRun], where: Callable[[MeasuredRun], str]) -> str:
@@ -139,17 +139,21 @@ def chosen_engine(mine: MeasuredRun, measured: Sequence[MeasuredRun], where: Cal
 
     where: says where a run was measured.
     """
-    known = [item for item in measured if item is not mine and item.constraint_step_ns]
-    if not known or not (own_ns := mine.constraint_step_ns):
+    rivals = [item for item in measured if item is not mine and item.constraint_step_ns]
+    if not rivals or not (own_ns := mine.constraint_step_ns):
         return ""
     # One that writes more invalid answers does less.
     least_valid = (per(mine.valid, mine.judged) or 0) - _FEWER_VALID
-    others = [item for item in known if item.wrong <= mine.wrong and (per(item.valid, item.judged) or 0) >= least_valid]
+    others = [
+        item for item in rivals if item.wrong <= mine.wrong and (per(item.valid, item.judged) or 0) >= least_valid
+    ]
     costs = [(item.constraint_step_ns or 0, item) for item in others]
     lower = sorted((cost for cost in costs if cost[0] < own_ns), key=lambda cost: cost[0])
     if not lower:
-        places = ", ".join(dict.fromkeys(map(where, known)))
-        return f"Keep it: of {len(known) + 1} engines measured {places} it costs least, {time_text(own_ns)} per step."
+        locations = ", ".join(dict.fromkeys(map(where, rivals)))
+        return (
+            f"Keep it: of {len(rivals) + 1} engines measured {locations} it costs least, {time_text(own_ns)} per step."
+        )
     # One that cuts texts into more tokens may cost more over whole answers.
     kept_ns, whole_ns = mine.step_mean_ns - own_ns, mine.step_mean_ns * mine.steps
     shorter = [(ns, item) for ns, item in lower if (kept_ns + ns) * item.steps < whole_ns]
@@ -164,9 +168,9 @@ def chosen_engine(mine: MeasuredRun, measured: Sequence[MeasuredRun], where: Cal
     )
 
 
-def _bench(run: Run, given: Mapping[str, str | None]) -> str:
+def _bench(run: Run, constraints: Mapping[str, str | None]) -> str:
     """Return the command that measures all engines on this constraint within seconds."""
-    kind, value = next(((kind, value) for kind, value in given.items() if value is not None), ("", ""))
+    kind, value = next(((kind, value) for kind, value in constraints.items() if value is not None), ("", ""))
     if not value:
         return ""
     what = shlex.quote(value) if kind == "schema" else f"--{kind.replace('_', '-')} {shlex.quote(value)}"
@@ -182,12 +186,12 @@ def _of_parts(run: Run) -> str:
     most = max(parts, key=lambda name: parts[name], default="fill")
     if most == "apply":
         return ""  # which no engine but a table does otherwise
-    own = "In a loop of your own fill the masks of all rows at once while the forward runs."
-    return f"{_SHORTER} {own}"
+    in_own_loop = "In a loop of your own fill the masks of all rows at once while the forward runs."
+    return f"{_SHORTER} {in_own_loop}"
 
 
 def _forced(run: Run, course: ConstraintContext, takes_another: bool = False) -> str:
-    """Tokens that need no forward of their own; empty where they cannot be appended at once, or are few."""
+    """Return the advice on forced tokens; empty where they are few, or cannot be appended at once."""
     setup = run.setup
     if course.forced < _LEAST_FORCED or setup.own_loop or isinstance(run.program, ProgramTotals):
         return ""
@@ -204,7 +208,7 @@ def _forced(run: Run, course: ConstraintContext, takes_another: bool = False) ->
 
 
 def _of_own(course: ConstraintContext) -> str:
-    """Return a processor of the user's own."""
+    """Return the advice on a processor of the user's own."""
     if course.is_by_row:
         return "Mask all rows with one tensor operation in place of a loop over them."
     if course.reading >= _LEAST_READING:
@@ -218,7 +222,7 @@ def _of_own(course: ConstraintContext) -> str:
 
 
 def _lines(course: ConstraintContext, command: str) -> str:
-    """Where in the program to begin."""
+    """Return where in the program to begin, as a sentence."""
     if course.function is not None:
         return f"Begin in {course.function}; molprof report by source TRACE has all functions."
     return f"Its lines: {command} --stacks, then molprof report by source TRACE."
@@ -240,8 +244,8 @@ def _of_program(run: Run, course: ConstraintContext) -> str:
     if fix := _of_package(first.name):
         return f"{fix} {lines}"
     if not first.own:
-        made = ", ".join(parameters) or "the generation config"
-        return f"transformers makes {first.name} of {made}: leave out what the answers do not need. {lines}"
+        origin = ", ".join(parameters) or "the generation config"
+        return f"transformers makes {first.name} of {origin}: leave out what the answers do not need. {lines}"
     return f"{_of_own(course)} {lines} {_ENGINES}"
 
 
@@ -258,14 +262,14 @@ def remedy_of_engine(
     most = max(times, key=lambda kind: times[kind])
     if compile_ns > times[most]:
         return "Compile known grammars before requests come, and send the same text for the same grammar."
-    own = {
+    in_own_loop = {
         "apply": "Apply the masks of all rows on the logits' device, with one kernel.",
         "accept": "Accept tokens while the next forward runs.",
         "fill": "Fill masks while the forward runs, for all rows at once.",
     }
     other = next((text for program, text in _BACKENDS.items() if program in programs), None)
     shorter = " Shorten what the constraint leaves open (maxLength, white space)." if most == "fill" else ""
-    return f"{own[most] if other is None else other}{shorter}"
+    return f"{in_own_loop[most] if other is None else other}{shorter}"
 
 
 def _of_package(name: str) -> str:
@@ -283,7 +287,7 @@ def _of_package(name: str) -> str:
 
 
 def remedy_of_loop(function: str | None, is_small: bool, source: str = "") -> str:
-    """Return a program of which only stacks tell the processors; source: of the one with most of the time."""
+    """Return the advice on processors known by stacks alone; source: of the one with most of the time."""
     if is_small:
         return "Leave it: the model sets the time."
     begin = "" if function is None else f" Begin in {function}."

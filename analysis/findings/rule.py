@@ -60,22 +60,22 @@ def within(known: TraceFacts, operators: Frame, *phases: str) -> Frame:
 
 
 def host_ns(operators: Frame) -> int:
-    """Time in operators. Nested calls count once, threads each."""
+    """Return the time in operators, ns: nested calls count once, threads are summed."""
     return sum(Union(mine["ts"], mine["ts_end"]).length_ns for mine in _threads(operators).values())
 
 
 def host_times(known: TraceFacts, operators: Frame, phases: Collection[str]) -> list[tuple[int, str]]:
-    """Return the same by phase, where there is any."""
+    """Return the time in operators of each phase that has any, ns, and the phase."""
     times = [(host_ns(within(known, operators, phase)), phase) for phase in phases]
     return [time for time in times if time[0]]
 
 
 def launched(engine: TraceProcessor, operators: Frame) -> tuple[int, int]:
-    """Count of GPU work launched inside operators, and the sum of its times, ns."""
+    """Return the count of GPU work launched inside operators, and the sum of its times, ns."""
     calls = Frame(engine.query(_LAUNCHED.text))
     count = gpu_ns = 0
-    for place, mine in _threads(operators).items():
-        there = calls.where(calls["place"] == place)
+    for thread, mine in _threads(operators).items():
+        there = calls.where(calls["place"] == thread)
         moments = there["ts"].astype(np.int64)
         inside = Union(mine["ts"], mine["ts_end"]).covered(moments, moments + 1) > 0
         count += int(inside.sum())
@@ -84,8 +84,8 @@ def launched(engine: TraceProcessor, operators: Frame) -> tuple[int, int]:
 
 
 def _threads(operators: Frame) -> dict[int, Frame]:
-    places = operators["place"]
-    return {place: operators.where(places == place) for place in dict.fromkeys(places.tolist())}
+    threads = operators["place"]
+    return {thread: operators.where(threads == thread) for thread in dict.fromkeys(threads.tolist())}
 
 
 Need = Literal["report", "time", "gpu", "no_gpu", "launches", "run", "timed", "steps", "processor", "masks"]
@@ -145,11 +145,11 @@ class Rule(Struct, frozen=True, kw_only=True):
         Nothing where a check says that figures which it rests on are not to be had.
         """
         is_had = known.lost.isdisjoint(self.rests_on) and all(_HAS[need](known) for need in self.needs)
-        found = self.find(known) if is_had else None
-        if found is None or found.gain is None:
-            return found
+        evidence = self.find(known) if is_had else None
+        if evidence is None or evidence.gain is None:
+            return evidence
         least = self.least_gain * (known.scope.wall_ratio if self.of_steps else 1)
-        return None if found.gain.high < least else found
+        return None if evidence.gain.high < least else evidence
 
 
 def rule(**declared: Any) -> Callable[[Callable[[TraceFacts], FindingEvidence | None]], Rule]:

@@ -42,9 +42,9 @@ _COMPILERS = ("*torch/_dynamo/convert_frame.py(*): _compile*", "*torch/_inductor
 
 
 def recorded_compiling(known: TraceFacts) -> Union:
-    """When torch.compile compiled."""
-    told, stacks = known.frame(_COMPILING), inside(known, (), _COMPILERS)
-    starts, ends = told["ts"].astype(np.int64), told["ts_end"].astype(np.int64)
+    """Return the intervals in which torch.compile compiled."""
+    spans, stacks = known.frame(_COMPILING), inside(known, (), _COMPILERS)
+    starts, ends = spans["ts"].astype(np.int64), spans["ts_end"].astype(np.int64)
     if stacks is not None:
         starts, ends = np.append(starts, stacks.starts), np.append(ends, stacks.ends)
     return Union(starts, ends)

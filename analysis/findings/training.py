@@ -27,14 +27,14 @@ def zeroing(known: TraceFacts) -> Inside | None:
     return inside(known, ("Optimizer.zero_grad#*",), functions)
 
 
-def _costs(known: TraceFacts, found: Inside) -> tuple[dict[str, int], float, tuple[str, ...]]:
-    """Kernels and their time, the gaps before them, how much of the time both take, and what holds most of it."""
-    count, gpu_ns = found.work_ns(known)
-    gaps, idle_ns = found.idle_ns(known, _WAITING)
+def _costs(known: TraceFacts, calls: Inside) -> tuple[dict[str, int], float, tuple[str, ...]]:
+    """Return the figures of kernels launched in these calls, their share of the time, and the finding around them."""
+    count, gpu_ns = calls.work_ns(known)
+    gaps, idle_ns = calls.idle_ns(known, _WAITING)
     scope = known.scope
     # Without its calls, the CPU is earlier by its own time and no more.
-    saved_ns = min(idle_ns, found.host_ns * scope.devices)
-    figures = {"kernels": count, "gpu_ns": gpu_ns, "gaps": gaps, "idle_ns": idle_ns, "host_ns": found.host_ns}
+    saved_ns = min(idle_ns, calls.host_ns * scope.devices)
+    figures = {"kernels": count, "gpu_ns": gpu_ns, "gaps": gaps, "idle_ns": idle_ns, "host_ns": calls.host_ns}
     share = scope.idle_part(saved_ns) + gpu_share(known, gpu_ns)
     return figures, share, ("launch_bound",) if idle_ns >= gpu_ns else ()
 
@@ -58,17 +58,17 @@ def zero_grad(known: TraceFacts) -> FindingEvidence | None:
 
     Gain: the short gaps that end with one of them, but no more than the host's time in `zero_grad`, and their GPU time.
     """
-    if (found := zeroing(known)) is None:
+    if (calls := zeroing(known)) is None:
         return None
-    figures, share, part_of = _costs(known, found)
+    figures, share, part_of = _costs(known, calls)
     if not (count := figures["kernels"]):
         return None
     return FindingEvidence(
-        f"{counted(count, 'kernel')} and memsets in {counted(found.count, 'call')}, {time_text(figures['host_ns'])} on "
+        f"{counted(count, 'kernel')} and memsets in {counted(calls.count, 'call')}, {time_text(figures['host_ns'])} on "
         f"the CPU and {time_text(figures['gpu_ns'])} on the GPU; {_waited(known, figures['idle_ns'])}",
-        {**figures, "calls": found.count},
+        {**figures, "calls": calls.count},
         known.gain(share, "gaps before these kernels, and their GPU time"),
-        place=found.names[0],
+        place=calls.names[0],
         part_of=part_of,
     )
 
@@ -89,11 +89,11 @@ def optimizer_loop(known: TraceFacts) -> FindingEvidence | None:
 
     Gain: the short gaps that end with one of them, but no more than the host's time in the step, and their GPU time.
     """
-    if (found := optimizer_work(known)) is None:
+    if (calls := optimizer_work(known)) is None:
         return None
-    figures, share, part_of = _costs(known, found)
-    count, names = figures["kernels"], known.facts.name_of[found.work(known)]
-    if count < _LEAST_KERNELS * found.count:
+    figures, share, part_of = _costs(known, calls)
+    count, names = figures["kernels"], known.facts.name_of[calls.work(known)]
+    if count < _LEAST_KERNELS * calls.count:
         return None
     is_many, is_fused = (
         [name.category == "kernel" and is_named(name.name, patterns) for name in known.facts.names]
@@ -105,11 +105,11 @@ def optimizer_loop(known: TraceFacts) -> FindingEvidence | None:
     gpu_ns = figures["gpu_ns"]
     how = "each for many tensors" if 2 * many >= len(names) else "most for one tensor each"
     return FindingEvidence(
-        f"{count_text(count)} kernels in {counted(found.count, 'step')}, {number_text(count / found.count)} each, "
+        f"{count_text(count)} kernels in {counted(calls.count, 'step')}, {number_text(count / calls.count)} each, "
         f"{how}: {time_text(gpu_ns)} on the GPU, {percent_text(gpu_share(known, gpu_ns))} of the time; "
         f"{_waited(known, figures['idle_ns'])}",
-        {**figures, "steps": found.count},
+        {**figures, "steps": calls.count},
         known.gain(share, "gaps before these kernels, and their GPU time"),
-        place=found.names[0],
+        place=calls.names[0],
         part_of=part_of,
     )

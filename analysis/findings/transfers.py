@@ -22,8 +22,8 @@ _FIX = (
 
 def _is_of(known: TraceFacts, *classes: str) -> np.ndarray:
     chosen = np.array([name.work_class in classes for name in known.facts.names], dtype=bool)
-    found: np.ndarray = chosen[known.facts.name_of]
-    return found
+    is_of_classes: np.ndarray = chosen[known.facts.name_of]
+    return is_of_classes
 
 
 def _alone_ns(known: TraceFacts, chosen: np.ndarray) -> int:
@@ -33,7 +33,7 @@ def _alone_ns(known: TraceFacts, chosen: np.ndarray) -> int:
 
 
 def transfers_ns(known: TraceFacts) -> int:
-    """Time of copies between host and GPU with nothing else on the GPU, devices added up; 0 where it is below 5 %."""
+    """Return the time of exposed copies between host and GPU, summed over devices, ns; 0 if it is below 5 %."""
     time_ns = _alone_ns(known, _is_of(known, _FROM_HOST, _TO_HOST))
     return time_ns if time_ns >= _LEAST * known.scope.recorded_ns * known.scope.devices else 0
 

@@ -58,7 +58,7 @@ def _matches(texts: Iterable[str], patterns: Iterable[str]) -> bool:
 
 
 def waiting_rows(known: TraceFacts) -> list[dict[str, Any]]:
-    """Long gaps in which nothing is queued, as far as the thread that is waited for waits itself, by place.
+    """Return long gaps with nothing queued in which the thread that the GPU waits for waits too, by location.
 
     Time in data loaders is not in it: that is a cause of its own.
     """
@@ -70,7 +70,7 @@ def _waiting_in(known: TraceFacts, windows: gaps.Windows) -> list[dict[str, Any]
 
 
 def in_processors_ns(known: TraceFacts) -> tuple[int, int]:
-    """How long the GPU has nothing queued while a logits processor runs: in gaps of up to 1 ms, and in longer ones, ns.
+    """Return the time with nothing queued while a logits processor runs, ns: in gaps of up to 1 ms, and in longer.
 
     In a run without a processor that phase holds molprof's marks, which are nothing that a GPU waits for.
     """
@@ -82,7 +82,7 @@ def in_processors_ns(known: TraceFacts) -> tuple[int, int]:
 
 
 def waiting_ns(known: TraceFacts, idle: np.ndarray | None = None) -> int:
-    """Their time, at most that of long gaps with nothing queued. idle: indices of the gaps that count; None: all."""
+    """Return the time of `waiting_rows`, ns, at most that of long gaps. idle: indices of gaps that count; None: all."""
     rows = waiting_rows(known)
     if idle is not None and rows:
         waits = known.long_waits()
@@ -94,31 +94,31 @@ def waiting_ns(known: TraceFacts, idle: np.ndarray | None = None) -> int:
 
 
 def profiler_work(known: TraceFacts) -> Union:
-    """When the profiler worked for itself."""
+    """Return the intervals of the profiler's own work."""
     rows = known.frame(_PROFILER)
     return Union(rows["ts"].astype(np.int64), rows["ts_end"].astype(np.int64))
 
 
 def profiler_ns(known: TraceFacts) -> int:
-    """Its time in long gaps in which nothing is queued, without host syncs, ns."""
+    """Return the profiler's time in long gaps with nothing queued, without host syncs, ns."""
     waits = known.long_waits()
     long_ns = sum(part.time_ns for part in known.idle if part.is_long and part.cause in HOST_CAUSES)
     return min(long_ns, int(profiler_work(known).covered(waits.ts, waits.ts_end).sum()))
 
 
 def other_device_ns(known: TraceFacts) -> dict[str, int]:
-    """Of waits for a host sync or of queued work, the time in which another device of the trace works, by cause."""
+    """Return the time of waits (host syncs, queued work) in which another device works, by cause, ns."""
     facts = known.facts
     idle, parts, work = facts.idle, facts.parts, facts.work
-    found = dict.fromkeys(_FOR_OTHERS, 0)
+    by_cause = dict.fromkeys(_FOR_OTHERS, 0)
     if known.scope.devices < 2:
-        return found
+        return by_cause
     # In a gap of a device all work is that of others.
     busy_ns = Union(work.ts, work.ts_end).covered(idle.ts, idle.ts_end)
     times = np.minimum(known.part_times, busy_ns[parts.idle])
     for cause in _FOR_OTHERS:
-        found[cause] = int(times[parts.cause == gaps.CAUSES.index(cause)].sum())
-    return found
+        by_cause[cause] = int(times[parts.cause == gaps.CAUSES.index(cause)].sum())
+    return by_cause
 
 
 @rule(

@@ -51,7 +51,7 @@ WORK_OF_STEPS = Query(
 
 
 class NamedWork(Struct, frozen=True):
-    """Work of one name: of a whole foreign trace, of the recorded steps of a run. The longest time first."""
+    """Work of one name: in the recorded steps of a run, or in a whole foreign trace."""
 
     name: str
     category: str
@@ -60,17 +60,17 @@ class NamedWork(Struct, frozen=True):
     time_ns: int
 
     def is_named(self, patterns: tuple[str, ...]) -> bool:
-        """By patterns for its name in lower case."""
+        """Return True if a pattern matches the name in lower case."""
         return is_named(self.name, patterns)
 
 
 def is_named(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a name, in lower case, is of one of the patterns."""
+    """Return True if a pattern matches the name in lower case."""
     return any(fnmatchcase(name.lower(), pattern) for pattern in patterns)
 
 
 def work_by_name(known: TraceFacts, *kinds: str) -> list[NamedWork]:
-    """Of these classes; of all without any."""
+    """Return the work of these classes by name, the longest time first; of all classes if none is given."""
     rows = known.frame(WORK if known.report.run is None else WORK_OF_STEPS).rows()
     every = [_recorded(known, NamedWork(*row)) for row in rows]
     return [work for work in every if not kinds or work.kind in kinds]
@@ -86,13 +86,13 @@ def _recorded(known: TraceFacts, work: NamedWork) -> NamedWork:
 
 
 def summed(work: Iterable[NamedWork]) -> tuple[int, int]:
-    """Count and time, ns."""
-    found = list(work)
-    return sum(item.count for item in found), sum(item.time_ns for item in found)
+    """Return the count and the time of the work, ns."""
+    items = list(work)
+    return sum(item.count for item in items), sum(item.time_ns for item in items)
 
 
 def gpu_share(known: TraceFacts, gpu_ns: float) -> float:
-    """Of the wall time, of work on all devices."""
+    """Return the share of wall time of work on all devices."""
     return known.scope.gpu_part(gpu_ns / known.scope.devices)
 
 
@@ -129,13 +129,13 @@ def alone_ns(known: TraceFacts, index: np.ndarray) -> int:
 
 
 def exposed_times(known: TraceFacts, times: np.ndarray) -> np.ndarray:
-    """Of the time that counts of each piece of work, what no work without such time runs beside on its device, ns."""
+    """Return the part of each time in which no work without a time runs on the same device, ns."""
     work = known.facts.work
     others = known.facts.overlaps & (times == 0)
     beside = Coverage(work.device[others], work.ts[others], work.ts_end[others])
     alone = work.ts_end - work.ts - beside.covered(work.device, work.ts, work.ts_end)
-    found: np.ndarray = np.minimum(times, alone)
-    return found
+    exposed: np.ndarray = np.minimum(times, alone)
+    return exposed
 
 
 def beyond_usual(times: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -148,11 +148,11 @@ def beyond_usual(times: np.ndarray, keys: np.ndarray) -> np.ndarray:
     if not len(distinct):
         return times
     median = times[order][first + (count - 1) // 2]
-    found = np.zeros_like(times)
-    found[order] = np.where(
+    beyond = np.zeros_like(times)
+    beyond[order] = np.where(
         (count >= _LEAST_ALIKE)[key] & (times[order] >= _SLOW * median[key]), times[order] - median[key], 0
     )
-    return found
+    return beyond
 
 
 def work_of(known: TraceFacts, of: Iterable[NamedWork]) -> np.ndarray:
@@ -195,7 +195,7 @@ def times_at(known: TraceFacts, index: np.ndarray) -> np.ndarray:
 
 
 def sequence(known: TraceFacts) -> Frame:
-    """Work in order of device, stream and start, by the number of its name; that of the recorded time.
+    """Return the work in order of device, stream and start, by the number of its name; that of the recorded time.
 
     Its column `index` is that of each piece in `known.facts.work`.
     """
@@ -208,7 +208,7 @@ def sequence(known: TraceFacts) -> Frame:
 
 
 def runs_of(chosen: np.ndarray, alike: np.ndarray) -> Iterator[tuple[int, int]]:
-    """From where to where rows are chosen one after the other, on one stream."""
+    """Yield start and end of each run of chosen rows on one stream. alike: True if on the stream of the row before."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], chosen.astype(np.int8), [0]))))
     for start, stop in edges.reshape(-1, 2).tolist():
         cuts = [start, *(index for index in range(start + 1, stop) if not alike[index]), stop]
@@ -216,6 +216,6 @@ def runs_of(chosen: np.ndarray, alike: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def same_stream(work: Frame) -> np.ndarray:
-    """Whether each row is on the stream of the row before."""
+    """Return True for each row that is on the stream of the row before: bool."""
     same = (work["device"][1:] == work["device"][:-1]) & (work["stream"][1:] == work["stream"][:-1])
     return np.concatenate(([False], same))

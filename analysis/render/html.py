@@ -88,7 +88,7 @@ def _styles(views: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _rows(table: Table) -> Iterator[list[dict[str, Any]]]:
-    """Of each cell its text, its level in a tree, what it is sorted by, and the whole of a shortened one."""
+    """Yield the rows; each cell has text, level in a tree, sort value, and the whole text if shortened."""
     for row in islice(table.cells(), ROWS):
         yield [_cell(table, cell) for cell in row]
 
@@ -102,7 +102,7 @@ def _cell(table: Table, cell: Cell) -> dict[str, Any]:
 
 
 def _sort_value(cell: Cell) -> Any:
-    """Empty, which goes last, where nothing is recorded."""
+    """Return the value to sort a cell by; empty, which goes last, where nothing is recorded."""
     value = cell.value[0] if isinstance(cell.value, tuple) else cell.value
     return "" if value is None or value == "-" else value
 
@@ -118,5 +118,5 @@ def _file(name: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """As a content security policy names an inline style or script."""
+    """Return the name of an inline style or script in a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

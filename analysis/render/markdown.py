@@ -31,7 +31,7 @@ def render(document: Document) -> str:
 
 
 def literal(value: str) -> str:
-    """`value` so that Markdown shows it as it is, in a table cell too."""
+    """Return `value` escaped so that Markdown shows it as it is, also in a table cell."""
     return _SPECIAL.sub(r"\\\1", escaped(value))
 
 

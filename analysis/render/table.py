@@ -68,14 +68,14 @@ def _shorter(sections: list[Section]) -> Iterator[list[Section]]:
     yield sections
     shown: list[list[Section]] = [[section] for section in sections]
     gone: list[set[int]] = [set() for _ in sections]
-    tables = [(place, table) for place, section in enumerate(sections) if (table := section.table) is not None]
+    tables = [(index, table) for index, section in enumerate(sections) if (table := section.table) is not None]
     for number in range(max((1 + len(table.later) for _, table in tables), default=0)):
-        for place, table in reversed(tables):
+        for index, table in reversed(tables):
             for group in (table.spare, *table.later)[number : number + 1]:
                 for rows in group:
-                    gone[place].update(rows)
-                    left = [row for at, row in enumerate(table.rows) if at not in gone[place]]
-                    shown[place] = [replace(sections[place], table=replace(table, rows=left))] if left else []
+                    gone[index].update(rows)
+                    left = [row for at, row in enumerate(table.rows) if at not in gone[index]]
+                    shown[index] = [replace(sections[index], table=replace(table, rows=left))] if left else []
                     yield [section for some in shown for section in some]
 
 
@@ -103,14 +103,14 @@ def _flat(sections: Iterable[Section]) -> Iterator[Section]:
 def _pieces(table: Table, rows: Sequence[Sequence[str]], room: int) -> list[_Piece]:
     """Return the pieces of a table that holds `rows`: the keys, then as many other columns as fit when text is cut."""
     titles = [escaped(column.title) for column in table.columns]
-    cells = [max((width(escaped(row[place])) for row in rows), default=0) for place in range(len(titles))]
-    widths = {place: max(cells[place], width(title)) for place, title in enumerate(titles)}
+    cells = [max((width(escaped(row[index])) for row in rows), default=0) for index in range(len(titles))]
+    widths = {index: max(cells[index], width(title)) for index, title in enumerate(titles)}
     if table.wide:
-        return [{place: min(size, _LONGEST) for place, size in widths.items()}]
+        return [{index: min(size, _LONGEST) for index, size in widths.items()}]
     if _surplus(widths, table, room) > 0:
         # Titles go over several lines before cells are cut.
-        for place, title in enumerate(titles):
-            widths[place] = max(cells[place], *map(width, title.split(" ")))
+        for index, title in enumerate(titles):
+            widths[index] = max(cells[index], *map(width, title.split(" ")))
     keys = list(range(table.keys))
     left_out = _left_out(widths, table, room)
     pieces: list[list[int]] = []
@@ -118,42 +118,42 @@ def _pieces(table: Table, rows: Sequence[Sequence[str]], room: int) -> list[_Pie
         if left_out.issuperset(group):
             continue
         wider = [*pieces[-1], *group] if pieces else []
-        least = {place: min(widths[place], _least(place, table)) for place in wider}
+        least = {index: min(widths[index], _least(index, table)) for index in wider}
         if pieces and _surplus(least, table, room) <= 0:
             pieces[-1] = wider
         else:
             pieces.append([*keys, *group])
-    return [_fitted({place: widths[place] for place in piece}, table, room) for piece in pieces or [keys]]
+    return [_fitted({index: widths[index] for index in piece}, table, room) for piece in pieces or [keys]]
 
 
 def _groups(table: Table) -> Iterator[range]:
-    """Columns that stand together, without the keys."""
+    """Return the columns that stand together, without the keys."""
     count = len(table.columns)
     starts = [index for index in range(table.keys, count) if index == table.keys or not table.columns[index].joined]
     return (range(*ends) for ends in itertools.pairwise([*starts, count]))
 
 
 def _left_out(widths: _Piece, table: Table, room: int) -> set[int]:
-    """Spare columns without which the table need not be split, or all of them."""
+    """Return the spare columns to leave out so that the table need not be split, or all of them."""
     left_out: set[int] = set()
     for title in table.spare_columns:
-        least = {place: min(size, _least(place, table)) for place, size in widths.items() if place not in left_out}
+        least = {index: min(size, _least(index, table)) for index, size in widths.items() if index not in left_out}
         if _surplus(least, table, room) <= 0:
             break
-        left_out.update(place for place, column in enumerate(table.columns) if column.title == title)
+        left_out.update(index for index, column in enumerate(table.columns) if column.title == title)
     return left_out
 
 
 def _least(index: int, table: Table) -> int:
-    """To what width a column is cut before a table is split; numbers are not."""
+    """Return the width to which a column is cut before a table is split; numbers are not cut."""
     column = table.columns[index]
     is_key = index < table.keys and column.unit != "path"  # the end of a path tells it from others
     return WIDTH if column.numeric else _SHORTEST_KEY if is_key else _SHORTEST
 
 
 def _surplus(piece: _Piece, table: Table, room: int) -> int:
-    """By how much a line is too wide."""
-    return len(_INDENT) + sum(size + _gap(table.columns[place]) for place, size in piece.items()) - 2 - room
+    """Return by how much a line is too wide."""
+    return len(_INDENT) + sum(size + _gap(table.columns[index]) for index, size in piece.items()) - 2 - room
 
 
 def _gap(column: Column) -> int:
@@ -166,12 +166,12 @@ def _fitted(piece: _Piece, table: Table, room: int) -> _Piece:
 
     The widest text first, then text further, numbers as the last resort.
     """
-    limits = {place: _least(place, table) for place in piece}
+    limits = {index: _least(index, table) for index in piece}
     # A text wider than the room is the widest until it fits.
-    piece |= {place: max(room, limits[place]) for place, size in piece.items() if size > max(room, limits[place])}
-    texts = {place: _LAST for place in piece if not table.columns[place].numeric}
+    piece |= {index: max(room, limits[index]) for index, size in piece.items() if size > max(room, limits[index])}
+    texts = {index: _LAST for index in piece if not table.columns[index].numeric}
     for least in (limits, limits | texts, dict.fromkeys(piece, _LAST)):
-        while _surplus(piece, table, room) > 0 and (wide := [place for place in piece if piece[place] > least[place]]):
+        while _surplus(piece, table, room) > 0 and (wide := [index for index in piece if piece[index] > least[index]]):
             piece[max(wide, key=piece.__getitem__)] -= 1
     return piece
 
@@ -205,14 +205,14 @@ def _text(table: Table, rows: Sequence[Sequence[str]], piece: _Piece, room: int,
     if not table.titled:
         return "\n".join(line for row in rows for line in _pair(row, table, piece, room))
     # Titles word by word, the last words next to the cells.
-    wrapped = {place: _words(escaped(table.columns[place].title), size) for place, size in piece.items()}
+    wrapped = {index: _words(escaped(table.columns[index].title), size) for index, size in piece.items()}
     height = max(map(len, wrapped.values()))
     titles = [[""] * (height - len(words)) + words for words in wrapped.values()]
     lines = [_line(cells, table, piece) for cells in zip(*titles, strict=True)]
     lines.append(_line(["-" * size for size in piece.values()], table, piece))
     for number, (row, cells) in enumerate(zip(rows, table.cells(), strict=False)):
         indent = _MARK if number in table.marked else _INDENT
-        parts = [_lines_of(row[place], size, cells[place].unit, table) for place, size in piece.items()]
+        parts = [_lines_of(row[index], size, cells[index].unit, table) for index, size in piece.items()]
         for texts in itertools.zip_longest(*parts, fillvalue=""):
             lines.append(_line(texts, table, piece, indent))
             indent = _INDENT
@@ -260,8 +260,8 @@ def _words(value: str, size: int, indent: str = "") -> list[str]:
 
 def _line(cells: Sequence[str], table: Table, piece: _Piece, indent: str = _INDENT) -> str:
     line = ""
-    for cell, (place, size) in zip(cells, piece.items(), strict=True):
-        column = table.columns[place]
+    for cell, (index, size) in zip(cells, piece.items(), strict=True):
+        column = table.columns[index]
         text = cut(escaped(cell), size)
         space = " " * (size - width(text))
         line += " " * _gap(column) if line else indent

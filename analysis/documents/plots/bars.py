@@ -76,9 +76,9 @@ def draw_phases(subject: Reports) -> Figure:
 def _phase_times(run: Run) -> dict[str, float]:
     """Unprofiled ns per step by phase; empty without timed passes."""
     steps = {name: run.decode_steps if name == "forward" else run.steps for name in STEP_PHASES}
-    found = {name: per(run.phases[name].wall_ns, steps[name]) for name in STEP_PHASES}
-    known = {name: time for name, time in found.items() if time is not None}
-    return known if any(known.values()) else {}
+    times = {name: per(run.phases[name].wall_ns, steps[name]) for name in STEP_PHASES}
+    recorded = {name: time for name, time in times.items() if time is not None}
+    return recorded if any(recorded.values()) else {}
 
 
 def draw_classes(subject: Reports) -> Figure:
@@ -114,8 +114,8 @@ def draw_classes(subject: Reports) -> Figure:
 def _classes(report: Report, per_step: bool) -> dict[str, tuple[float, float]]:
     """Count and time by class; empty without GPU work."""
     if not per_step or report.run is None:
-        found = report.table("kernel_classes").to_json()
-        return {str(row["class"]): (_number(row["count"]), _number(row["time_ns"])) for row in found}
+        rows = report.table("kernel_classes").to_json()
+        return {str(row["class"]): (_number(row["count"]), _number(row["time_ns"])) for row in rows}
     window = report.run.window
     return {
         name: (figures.count / window.steps, figures.time_ns / window.steps)
@@ -170,8 +170,8 @@ def draw_drift(subject: Reports) -> Figure:
     if not panels:
         raise NotRecordedError("coordinate blocks")
     written = panels[-1][1]
-    places = [tokens for _, series in panels for blocks in series for tokens in blocks]
-    first, last = min(0, *places), max(_FEWEST, *places)
+    numbers = [tokens for _, series in panels for blocks in series for tokens in blocks]
+    first, last = min(0, *numbers), max(_FEWEST, *numbers)
     figure, axes = style.new_figure(*[style.ROWS] * len(panels))
     for axis, (title, series) in zip(axes, panels, strict=True):
         _drift_bars(axis, series, range(first, last + 1))
@@ -191,11 +191,11 @@ def _drift_bars(axis: Axes, series: Sequence[dict[int, int]], tokens: range) -> 
     highest = 0.0
     for index, blocks in enumerate(series):
         whole = sum(blocks.values())
-        places = [number - 0.42 + size * (index + 0.5) for number in blocks]
+        positions = [number - 0.42 + size * (index + 0.5) for number in blocks]
         shares = [100 * count / whole for count in blocks.values()]
         highest = max(highest, *shares, 0.0)
         fill, hatch = style.look(index)
-        bars = axis.bar(places, shares, size * 0.94, facecolor=fill, hatch=hatch)
+        bars = axis.bar(positions, shares, size * 0.94, facecolor=fill, hatch=hatch)
         if len(series) * len(tokens) <= _COUNTED:
             axis.bar_label(bars, list(map(count_text, blocks.values())), padding=2, **style.BEHIND)
     ends = {_LAST: f"{_LAST} or more", -_LAST: f"-{_LAST} or less"}
@@ -218,11 +218,11 @@ def _with_drift(report: Report) -> str:
 
 def _blocks(report: Report, table: str) -> Counter[int]:
     """Blocks by number of tokens, from one of the report's tables."""
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for tokens, blocks in report.table(table).rows:
         if isinstance(tokens, int) and isinstance(blocks, int):
-            found[max(-_LAST, min(tokens, _LAST))] += blocks
-    return found
+            counts[max(-_LAST, min(tokens, _LAST))] += blocks
+    return counts
 
 
 class _Panel(NamedTuple):

@@ -150,7 +150,7 @@ def _missing(what: str, benchmark: str) -> NotRecordedError:
 def _write_ticks(axes: Axes, axis: Axis) -> None:
     """Put plain numbers at 1, 2 and 5 of each decade: the axis may be shorter than one."""
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(lambda value, place: f"{value:,.10g}")
+    axis.set_major_formatter(lambda value, position: f"{value:,.10g}")
     axes.minorticks_off()
 
 

@@ -26,7 +26,7 @@ def draw_history(subject: tuple[History, Measure]) -> Figure:
         axis.hlines(mean, start - 0.5, end - 0.5, color=style.ORANGE, linewidth=1.4)
     for change in changes:
         axis.axvline(change.first - 0.5, **style.END)
-    axis.yaxis.set_major_formatter(lambda value, place: by_unit(measure.unit, value))
+    axis.yaxis.set_major_formatter(lambda value, position: by_unit(measure.unit, value))
     ticks = sorted({where[round(share * (len(where) - 1) / (_TICKS - 1))] for share in range(_TICKS)})
     axis.set_xticks(ticks, [history.entries[number].time[:10] for number in ticks])
     axis.grid(True)

@@ -183,7 +183,7 @@ def name_rows(axis: Axes, names: Sequence[str]) -> None:
 def label_axis(axis: Axis, longest: float, label: str, more: str = "", units: Units = TIME) -> None:
     """Labels an axis of nanoseconds, or of others, which counts in the largest unit that is not beyond `longest`."""
     scale, unit = next((item for item in units if longest >= item[0]), units[-1])
-    axis.set_major_formatter(lambda value, place: f"{value / scale:,.10g}")
+    axis.set_major_formatter(lambda value, position: f"{value / scale:,.10g}")
     axis.set_label_text(_folded(f"{label} ({unit}){more}", _LABEL_LETTERS))
 
 

@@ -48,8 +48,8 @@ def draw_timeline(subject: Reports) -> Figure:
     ends = (interval.start_ns + interval.dur_ns for interval in intervals if interval.own)
     end = max(1, *(step.dur_ns for _, step in panels), *ends)
     for axis, (label, step), rows in zip(axes, panels, lanes, strict=True):
-        for row, (_, found) in enumerate(rows):
-            _draw_lane(axis, row, found, colours, end)
+        for row, (_, lane) in enumerate(rows):
+            _draw_lane(axis, row, lane, colours, end)
         axis.axvline(step.dur_ns, **style.END)
         style.name_rows(axis, [name for name, _ in rows])
         axis.set_ylim(len(rows) - 0.5, -0.5)
@@ -136,15 +136,15 @@ def draw_ranks(job: RankedJob) -> Figure:
     edges = np.linspace(0, end - begin, _COLUMNS + 1).astype(np.int64)
     looks = list(style.STATES.values())
     for row, rank in enumerate(shown):
-        own = begin + edges + offsets[rank.rank]
-        most = np.argmax(job.activities[rank.rank].times_ns(own[:-1], own[1:]), axis=0)
+        edges_ns = begin + edges + offsets[rank.rank]
+        most = np.argmax(job.activities[rank.rank].times_ns(edges_ns[:-1], edges_ns[1:]), axis=0)
         for state, look in enumerate(looks[:-1]):  # all but idle
             ends = np.flatnonzero(np.diff(most == state, prepend=False, append=False)).reshape(-1, 2)
             spans = ((look, edges[first], edges[last] - edges[first]) for first, last in ends)
             style.draw_spans(axis, row, spans)
         for step in rank.steps[1:]:
-            place = step.start_ns - offsets[rank.rank] - begin
-            axis.plot((place, place), (row - 0.5, row + 0.5), color=style.INK, linewidth=0.8)
+            start_ns = step.start_ns - offsets[rank.rank] - begin
+            axis.plot((start_ns, start_ns), (row - 0.5, row + 0.5), color=style.INK, linewidth=0.8)
     style.name_rows(axis, [f"rank {rank.rank}" for rank in shown])
     axis.set_xlim(0, end - begin)
     more = f"; the first {_RANKS} of {len(job.ranks)} ranks" if len(job.ranks) > _RANKS else ""

@@ -54,16 +54,16 @@ def certify(
 
     The package's SQL is registered already. Raises EngineError or QueryError of the trace processor.
     """
-    found, steps = query_row(engine, _RECORDED), query_row(engine, _STEP_KERNELS)
+    has, steps = query_row(engine, _RECORDED), query_row(engine, _STEP_KERNELS)
     parts: dict[Group, bool] = {
-        "gpu_work": found["work"],
-        "gpu_time": found["work"],
-        "gpu_idle": found["work"],
-        "launches": found["calls"],
-        "links": found["work"] and found["calls"],
+        "gpu_work": has["work"],
+        "gpu_time": has["work"],
+        "gpu_idle": has["work"],
+        "launches": has["calls"],
+        "links": has["work"] and has["calls"],
         "graphs": counts.graph_launches > 0,
-        "steps": found["steps"],
-        "host_time": found["host"],
+        "steps": has["steps"],
+        "host_time": has["host"],
         "allocations": info.memory_events > 0,
     }
     recorded = frozenset(group for group, present in parts.items() if present)

@@ -31,7 +31,7 @@ class CheckedTrace:
         return (row for row in query_dicts(self.engine, query) if row.pop("place") == place)
 
     def among(self, *groups: Group) -> tuple[Group, ...]:
-        """Those of the groups that the trace holds."""
+        """Return those of the groups that the trace holds."""
         return tuple(group for group in groups if group in self.recorded)
 
     def count(self, name: str, less: int = 0, more: int | None = 0) -> Bound:
@@ -69,7 +69,7 @@ def bounded(group: Group, reason: str, evidence: Evidence, *bounds: Bound) -> Do
 
 
 def lost(groups: Iterable[Group], reason: str, evidence: Evidence) -> Iterator[Doubt]:
-    """No figure of these groups is to be had."""
+    """Return doubts that say that no figure of these groups is to be had."""
     return (Doubt(group, "not_to_be_had", reason, (), evidence) for group in groups)
 
 

@@ -163,9 +163,9 @@ def _earlier_work(trace: CheckedTrace) -> Iterator[Doubt]:
         reason = f"{counted(row['kernels'], 'kernel')} without correlation number"
         yield from lost(trace.among("links", "steps", "graphs"), reason, row)
     for row in trace.rows_at(_CALL, "all"):
-        known = trace.counts.launches + trace.counts.graph_launches
-        reason = "no GPU work has the number of a recorded call" if known else "no launch calls are recorded"
-        groups: list[Group] = [] if known else ["launches"]
+        launches = trace.counts.launches + trace.counts.graph_launches
+        reason = "no GPU work has the number of a recorded call" if launches else "no launch calls are recorded"
+        groups: list[Group] = [] if launches else ["launches"]
         yield from lost((*groups, "links", *(("steps",) if trace.steps else ())), reason, row)
 
 
