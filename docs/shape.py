@@ -131,6 +131,16 @@ class Checkout:
             and not any(word in ast.unparse(one) for one in node.decorator_list for word in EXEMPT)
         }
 
+    def imports_of_nothing(self) -> list[str]:
+        """Return imports of modules of the package that it does not have; some run only beside other packages."""
+        return [
+            f"{path}:{node.lineno} imports {node.module}"
+            for path, tree in self.trees.items()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("molprof.")
+            if node.module not in self.modules
+        ]
+
     def names_twice(self) -> dict[str, list[str]]:
         """Return the files of each class name that the package has several times, with or without an underscore."""
         found: dict[str, list[str]] = {}
@@ -189,6 +199,7 @@ def main(root: Path = ROOT) -> int:
     code = Checkout(root)
     broken = {
         "Against the order": list(map(str, code.breaks())),
+        "Imports of nothing": code.imports_of_nothing(),
         "Circles of rooms": list(map(" ".join, code.circles(True))),
         "Circles of modules": list(map(" ".join, code.module_circles())),
         "Long files": [f"{lines} {path}" for path, lines in code.long_files().items()],

@@ -30,6 +30,7 @@ def test_imports_follow_the_floors_without_circles(code: Checkout) -> None:
     assert list(map(str, code.breaks())) == []
     assert code.circles(hidden=True) == []
     assert code.module_circles() == []
+    assert code.imports_of_nothing() == []
     known = {name for column in (ANALYSIS, PROFILER, COMMANDS) for names in column for name in names} | {GROUND}
     assert {room(name) for name in code.modules} - {"molprof", "molprof.analysis", "molprof.profiler"} == known
 
