@@ -20,7 +20,7 @@ from molprof.analysis.bench.masks import EngineMasks, StepCost, engine_masks, st
 from molprof.analysis.bench.summary import MeasuredCase, summed
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings.remedy import chosen_engine, question
+from molprof.analysis.findings.remedy import engine_advice, question
 from molprof.common.bench_records import digest, read_results
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import MolprofError
@@ -86,7 +86,7 @@ def _of_captures(path: Path, names: list[str]) -> str:
         other = path.parent / name
         if name.endswith(_TRACES) and name != path.name and (theirs := _capture(other)) and theirs.alike == mine.alike:
             others[str(other)] = replace(theirs.measured, name=str(other))
-    advice: str = chosen_engine(mine.measured, [*others.values()], lambda run: f"(captured apart: {run.name})")
+    advice: str = engine_advice(mine.measured, [*others.values()], lambda run: f"(captured apart: {run.name})")
     return advice
 
 

@@ -29,8 +29,8 @@ from molprof.common.values import (
 _SENTENCE = re.compile(r"(?<=\.) (?=[A-Z])")
 # Below this share of the difference the machine is not worth a word.
 _LEAST_MACHINE_RATIO = 0.1
-# Shares of the difference that are most of it; beyond, parts cancel each other.
-_MOST = (0.5, 1.5)
+# More of the difference than this is most of it; with more than all, parts cancel each other.
+_MOST = 0.5
 _FEW_REPEATS = 3
 _MOST_PHASES = 3
 # Of more other runs, the slowest and the fastest are named.
@@ -286,8 +286,8 @@ def _causes(difference: Difference) -> str:
     against = [part for part in difference.causes if parts[part] * difference.wall_ns < 0]
     text = ""
     if along:
-        most = _MOST[0] < sum(parts[part] for part in along) / difference.wall_ns < _MOST[1]
-        text = f" {'Most of it is' if most else 'Largest:'} {', '.join(_named(difference, along))}."
+        share = sum(parts[part] for part in along) / difference.wall_ns
+        text = f" {'Most of it is' if _MOST < share <= 1 else 'Largest:'} {', '.join(_named(difference, along))}."
     if against:
         text += f" In the other direction: {', '.join(_named(difference, against))}."
     if not difference.causes and difference.intervals:

@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 def of_work(known: TraceFacts, classes: Collection[str], names: Collection[str] = ()) -> list[Row]:
-    """Return the calls of work of some classes, and of some names where they are given."""
+    """Return the calls of work of some classes; of those only some names, where given."""
     work = known.facts.work
     chosen = (work.call != gaps.NONE) & is_of(known, known.facts.name_of, classes, names)
     return _calls(known, work.call[chosen], 1, (work.ts_end - work.ts)[chosen])

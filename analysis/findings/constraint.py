@@ -146,7 +146,8 @@ def _of_run(known: TraceFacts, run: Run, name: str) -> FindingEvidence:
     else:
         head.clauses.append("it has no time of its own: it runs in other phases, or no time is recorded")
     done, where = _done(known, run, course, head) if has_phase else (EvidencePart([], {}), None)
-    parts = [head, done, _classes(run), _made(run), done_to_text(known, run, course), _rest(run, steps_ns, course)]
+    text, rest = done_to_text(known, run, course), _rest(run, steps_ns, course)
+    parts = [head, done, _times_by_class(run), _made(run), text, rest]
     figures: dict[str, int | float] = {"steps": run.steps}
     for part in parts:
         figures |= part.figures
@@ -296,7 +297,7 @@ def _by_function(where: Location) -> str:
     return f"by function: {', '.join(said)}"
 
 
-def _classes(run: Run) -> EvidencePart:
+def _times_by_class(run: Run) -> EvidencePart:
     """Return the unprofiled time per step of each logits processor of a program."""
     calls = run.program.processors if isinstance(run.program, ProgramTotals) else []
     timed = sorted((item for item in calls if item.time_ns), key=lambda item: -(item.time_ns or 0))

@@ -125,7 +125,7 @@ def _another(run: Run) -> str:
     session = run.session
     measured = [] if session is None or not session.measured else session.measured
     mine = next((item for item in measured if session is not None and item.name == session.run), None)
-    return "" if mine is None else chosen_engine(mine, measured, lambda item: "in this capture")
+    return "" if mine is None else engine_advice(mine, measured, lambda item: "in this capture")
 
 
 def question(run: Run) -> str:
@@ -134,8 +134,8 @@ def question(run: Run) -> str:
     return f"{_bench(run, constraints)} {_CAPTURE_ALL}".strip()
 
 
-def chosen_engine(mine: MeasuredRun, measured: Sequence[MeasuredRun], where: Callable[[MeasuredRun], str]) -> str:
-    """Return the engine to take of those that were measured on the same prompts; empty without any other than its own.
+def engine_advice(mine: MeasuredRun, measured: Sequence[MeasuredRun], where: Callable[[MeasuredRun], str]) -> str:
+    """Return a sentence: which engine to take of those measured on the same prompts; empty without another.
 
     where: says where a run was measured.
     """
