@@ -46,8 +46,8 @@ def _facts_of(module: str) -> frozenset[str]:
 @functools.cache
 def modules() -> Mapping[str, str]:
     """Return the modules by key for INCLUDE PERFETTO MODULE (`molprof.launches`): SQL texts, sorted by key."""
-    found = sorted(Path(__file__).parent.glob("*.sql"), key=lambda path: path.name)
-    texts = {f"{PACKAGE}.{path.stem}": path.read_text(encoding="utf-8") for path in found}
+    paths = sorted(Path(__file__).parent.glob("*.sql"), key=lambda path: path.name)
+    texts = {f"{PACKAGE}.{path.stem}": path.read_text(encoding="utf-8") for path in paths}
     texts.pop(FACTS)
     return MappingProxyType(texts)
 
