@@ -103,8 +103,8 @@ def _ranks(paths: list[Path], reading: Reading) -> tuple[list[Path], tuple[tuple
     if len(paths) < 3 and not paths[0].is_dir():
         from molprof.analysis.ranks.read import told_rank
 
-        told = {told_rank(path) for path in paths if path.is_file()}
-        if len(paths) == 1 or len(told - {None}) < 2:
+        numbers = {told_rank(path) for path in paths if path.is_file()}
+        if len(paths) == 1 or len(numbers - {None}) < 2:
             return paths, None
     note("aligning the clocks of the ranks")
     job = api.ranks(paths, reading)
