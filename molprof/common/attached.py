@@ -53,7 +53,7 @@ class Attached(Struct, frozen=True):
 
 def from_json(raw: Any) -> Attached:
     """Raise TraceError."""
-    found = read_typed(raw, Attached, KEY)
-    if not found.passes:
+    attached = read_typed(raw, Attached, KEY)
+    if not attached.passes:
         raise TraceError(f"{KEY} has no passes")
-    return found
+    return attached

@@ -31,8 +31,8 @@ def cache_dir() -> Path:
 
     It need not exist, and may not be writable: a cache is an optimisation, and its absence is no error.
     """
-    own = os.environ.get("MOLPROF_CACHE")
-    return Path(own) if own else user_cache_dir()
+    folder = os.environ.get("MOLPROF_CACHE")
+    return Path(folder) if folder else user_cache_dir()
 
 
 def user_cache_dir() -> Path:
@@ -71,18 +71,18 @@ def replacing(path: Path, force: bool = True) -> Iterator[Path]:
     An interrupt, a full disk or a crash inside the block leaves `path` as it was. Without `force`, a file that another
     process wrote to `path` meanwhile stays too: the new one gets the next free name, which the TakenError tells.
     """
-    given, path = path, Path(os.path.realpath(path))  # a link goes on pointing where it did
+    named_path, path = path, Path(os.path.realpath(path))  # a link goes on pointing where it did
     with scratch_file(path) as part:
         try:
             yield part
             kept = _placed(part, path, force)
-            _written.append(given if kept == path else kept)
+            _written.append(named_path if kept == path else kept)
             if kept != path:
-                raise TakenError(f"another process wrote {given} meanwhile; this result is kept: {kept}", kept)
+                raise TakenError(f"another process wrote {named_path} meanwhile; this result is kept: {kept}", kept)
         except OSError as error:
             # A name that tells the user nothing, or none.
             if error.filename in (str(part), part) or (error.filename is None and error.errno in FULL):
-                raise OSError(error.errno, error.strerror, str(given)) from error
+                raise OSError(error.errno, error.strerror, str(named_path)) from error
             raise
 
 
@@ -207,7 +207,7 @@ def next_free(path: Path, taken: Callable[[Path], bool] = os.path.lexists) -> Pa
     ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
     stem = path.name.removesuffix(ending)
     names = itertools.chain((path.name,), (f"{stem}-{number}{ending}" for number in itertools.count(2)))
-    return next(place for name in names if not taken(place := path.with_name(name)))
+    return next(candidate for name in names if not taken(candidate := path.with_name(name)))
 
 
 def is_same(path: Path, other: Path) -> bool:

@@ -328,8 +328,8 @@ class Machine(Struct, frozen=True):
             yield f"{others} other process{'' if others == 1 else 'es'} on the GPU"
 
     def _median(self, name: str) -> float:
-        known: list[float] = [value for span in self.passes if (value := getattr(span, name)) is not None]
-        return median(known) if known else 0.0
+        values: list[float] = [value for span in self.passes if (value := getattr(span, name)) is not None]
+        return median(values) if values else 0.0
 
 
 class ProgramTotals(Struct, frozen=True):
@@ -376,8 +376,8 @@ class Manifest(Struct, frozen=True):
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as it is written to JSON."""
-        made: dict[str, Any] = to_builtins(self)
-        return made
+        fields: dict[str, Any] = to_builtins(self)
+        return fields
 
 
 class Trimmed(Struct, frozen=True):
@@ -432,19 +432,19 @@ def _from_schema_1(raw: dict[str, Any]) -> dict[str, Any]:
     generation = read_typed(raw.get("generation"), dict[str, Any], "manifest: generation")
     resolved = {**generation, **model}
     parameters = read_typed(generation.get("sampling_parameters") or {}, dict[str, Any], "manifest: generation")
-    asked = {**resolved, **parameters, "model": model.get("name"), "kv_cache": generation.get("cache")}
+    values = {**resolved, **parameters, "model": model.get("name"), "kv_cache": generation.get("cache")}
     for name in ("max_new_tokens", "template_threads", "placeholder"):  # only what they became
-        asked.pop(name, None)
+        values.pop(name, None)
     if generation.get("sorted") is not None:
-        asked["sort"] = generation["sorted"]
-    if asked.get("tokenizer") == asked["model"]:
-        asked["tokenizer"] = None
-    if asked.get("sampling") == "sample":
-        asked["sampling"] = next((name for name in ("top_p", "top_k") if name in parameters), "sample")
-    settings = {name: value for name, value in asked.items() if value is not None}
+        values["sort"] = generation["sorted"]
+    if values.get("tokenizer") == values["model"]:
+        values["tokenizer"] = None
+    if values.get("sampling") == "sample":
+        values["sampling"] = next((name for name in ("top_p", "top_k") if name in parameters), "sample")
+    settings = {name: value for name, value in values.items() if value is not None}
     not_recorded = [
         item.name
         for item in fields(CaptureSettings)
-        if item.name not in settings and (item.default is not None or item.name not in asked)
+        if item.name not in settings and (item.default is not None or item.name not in values)
     ]
     return {**raw, "settings": settings, "resolved": {**resolved, "not_recorded": not_recorded}}
