@@ -34,7 +34,7 @@ class BatchProcessor(Protocol):
     - `forced(row, position, chosen)`: the forced tokens from answer position `position` on, the end token included.
       Called in order, once before a row's first choice (position 0) and once after each. `chosen` is the token at
       `position - 1`; None before the first choice, and without `reads_tokens`.
-    - `mask(scores, places)`: the masked scores, float32 (rows, logits_width), each row for the choice at its own
+    - `mask(scores, at)`: the masked scores, float32 (rows, logits_width), each row for the choice at its own
       position (`RowPositions`).
 
     `STATES`, where rows come and go, or go back (continuous batching, drafts). What a row may write depends on a number

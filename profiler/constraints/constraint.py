@@ -171,10 +171,10 @@ def table(target: ProcessorTarget, constraint: Constraint) -> ConstraintProcesso
     problems: list[MolprofError] = []
     for engine in (XGrammar, LLGuidance):
         try:
-            found = engine(target, constraint)
+            processor = engine(target, constraint)
         except MolprofError as problem:  # not installed, or it cannot compile it either
             problems.append(problem)
             continue
-        found.parameters["instead_of"] = {"table": reason}
-        return found
+        processor.parameters["instead_of"] = {"table": reason}
+        return processor
     raise UsageError(f"no table is made: {reason}; {'; '.join(map(str, problems))}", hint=problems[0].hint)

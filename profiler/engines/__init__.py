@@ -61,8 +61,8 @@ def loader(name: str) -> Callable[..., LoadedModel]:
     """Return the loader of an engine's model: its own `load`, else that of transformers."""
     from molprof.profiler.models.load import load
 
-    found: Callable[..., LoadedModel] = getattr(_kind(name), "load", load)
-    return found
+    load_model: Callable[..., LoadedModel] = getattr(_kind(name), "load", load)
+    return load_model
 
 
 def _kind(name: str) -> Any:
