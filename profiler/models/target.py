@@ -61,14 +61,14 @@ class TokenBytes:
 
     def containing(self, characters: bytes) -> list[int]:
         """Ids of the tokens that contain any of these ASCII characters, ascending."""
-        found: list[int] = np.flatnonzero(self._counts(characters)).tolist()
-        return found
+        ids: list[int] = np.flatnonzero(self._counts(characters)).tolist()
+        return ids
 
     def made_of(self, characters: bytes) -> list[int]:
         """Ids of the non-empty tokens made of these ASCII characters only, ascending."""
         _, lengths = self.flat
-        found: list[int] = np.flatnonzero((lengths > 0) & (self._counts(characters) == lengths)).tolist()
-        return found
+        ids: list[int] = np.flatnonzero((lengths > 0) & (self._counts(characters) == lengths)).tolist()
+        return ids
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class ProcessorTarget:
     @cached_property
     def vocabulary(self) -> dict[str, int]:
         """Ids by the tokenizer's own text of each token, which takes 0.1 s to ask for."""
-        found: dict[str, int] = self.tokenizer.get_vocab()
-        return found
+        ids: dict[str, int] = self.tokenizer.get_vocab()
+        return ids
 
     def padding_columns(self) -> list[int]:
         """Columns of the logits that stand for no token: between the vocabulary and the padded width."""
         ids = np.fromiter(self.vocabulary.values(), np.int64, len(self.vocabulary))
-        found: list[int] = np.setdiff1d(np.arange(self.logits_width), ids, assume_unique=True).tolist()
-        return found
+        columns: list[int] = np.setdiff1d(np.arange(self.logits_width), ids, assume_unique=True).tolist()
+        return columns
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerFast) -> TokenBytes:

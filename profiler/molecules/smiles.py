@@ -112,8 +112,8 @@ def read_positions(text: str) -> list[Position | None]:
 
     None for a block that does not begin with three decimal numbers.
     """
-    found = (DEFAULT.triple.match(text[start:end]) for start, end in DEFAULT.spans(text))
-    return [None if match is None else position_of(match) for match in found]
+    matches = (DEFAULT.triple.match(text[start:end]) for start, end in DEFAULT.spans(text))
+    return [None if match is None else position_of(match) for match in matches]
 
 
 def position_of(triple: re.Match[str]) -> Position:

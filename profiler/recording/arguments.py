@@ -39,9 +39,9 @@ def constraints_of(call: GenerateCall) -> dict[str, str]:
     Values as JSON, long ones as their number and a digest; functions and objects by their names.
     """
     samples = bool(config_value(call, "do_sample"))
-    found = {name: value for name in _NAMES if not _is_off(name, value := config_value(call, name))}
-    known = active(found, samples) | {name: value for name, value in found.items() if name not in PASSED_ON}
-    return {name: _told(value) for name, value in sorted(known.items())}
+    values = {name: value for name in _NAMES if not _is_off(name, value := config_value(call, name))}
+    constraining = active(values, samples) | {name: value for name, value in values.items() if name not in PASSED_ON}
+    return {name: _told(value) for name, value in sorted(constraining.items())}
 
 
 @contextmanager
@@ -82,11 +82,11 @@ def _switch_off(bound: inspect.BoundArguments) -> Iterator[str]:
     config = bound.arguments.get("generation_config")
     if config is None or isinstance(config, dict):
         return
-    asked = [name for name in _CONSTRAINING if not _is_off(name, getattr(config, name, None))]
-    if asked:
+    constraining = [name for name in _CONSTRAINING if not _is_off(name, getattr(config, name, None))]
+    if constraining:
         config = bound.arguments["generation_config"] = copy.deepcopy(config)
         usual = type(config)()
-        for name in asked:
+        for name in constraining:
             setattr(config, name, getattr(usual, name, None))
             yield f"{name} (generation_config)"
 

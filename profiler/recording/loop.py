@@ -177,24 +177,24 @@ def _steps(running: _RunningLoop) -> list[DecodedStep]:
     """Return the steps of a loop; without their tokens where these are no ids, or were changed."""
     try:
         steps = []
-        for given in running.tokens:
-            found: dict[int, list[int]] = {}
-            for item in given:
+        for items in running.tokens:
+            by_sequence: dict[int, list[int]] = {}
+            for item in items:
                 for number, row in item.by_sequence().items():
-                    found.setdefault(number, []).extend(row)
-            steps.append(DecodedStep(found, max(len(found), len(running.prompts), 1)))
+                    by_sequence.setdefault(number, []).extend(row)
+            steps.append(DecodedStep(by_sequence, max(len(by_sequence), len(running.prompts), 1)))
         return steps
     except Exception as problem:
         _LOG.warning("the tokens of a loop are not recorded: %s", problem)
         return [DecodedStep({}, max(len(running.prompts), 1))] * len(running.tokens)
 
 
-def _prompts(given: Any) -> list[list[int]]:
+def _prompts(prompts: Any) -> list[list[int]]:
     """Return the ids of prompts by row; none where they are no ids."""
     try:
-        rows = [] if isinstance(given, (str, bytes, Mapping)) else _lists(given)
+        rows = [] if isinstance(prompts, (str, bytes, Mapping)) else _lists(prompts)
         if not rows or not all(isinstance(row, (list, tuple, range, Tensor)) for row in rows):
-            raise TypeError(f"{type(given).__name__} is no tensor and no lists of token ids, of shape (rows, width)")
+            raise TypeError(f"{type(prompts).__name__} is no tensor and no lists of token ids, of shape (rows, width)")
         return [[int(token) for token in _lists(row)] for row in rows]
     except Exception as problem:
         _LOG.warning("the prompts given to molprof.step() are not recorded: %s", problem)

@@ -231,11 +231,11 @@ class _Listener:
         model: Any = bound.args[0]
         call = self._call = GenerateCall(model, {**bound.arguments, **bound.arguments.get("kwargs", {})})
         self._next = 0
-        own = list(call.given.get("logits_processor") or ())
-        if own and call.given.get("cache_implementation") == "paged" and self._heard is not None:
-            _LOG.warning(_DROPPED, ", ".join(type(item).__name__ for item in own))
+        processors = list(call.given.get("logits_processor") or ())
+        if processors and call.given.get("cache_implementation") == "paged" and self._heard is not None:
+            _LOG.warning(_DROPPED, ", ".join(type(item).__name__ for item in processors))
         self._list = None
-        bound.arguments["logits_processor"] = LogitsProcessorList([*own, _Last()])
+        bound.arguments["logits_processor"] = LogitsProcessorList([*processors, _Last()])
         with before_forward(model, self._forward), self._before_own_forward(model, call.given.get("custom_generate")):
             self._tell("expect", config_value(call, "max_new_tokens"))
             self._tell("begin", self._number() if callable(self._number) else self._number)
@@ -287,9 +287,9 @@ class _Listener:
     def _seen(self, processors: LogitsProcessorList, last: int) -> None:
         """Note the processors of the call. last: the place of P2."""
         before, after = processors[:last], processors[last + 1 :]
-        given = {id(item) for item in self._call.given.get("logits_processor") or ()}
+        ids = {id(item) for item in self._call.given.get("logits_processor") or ()}
         self._call.processors = tuple(map(_name, (*before, *after)))
-        self._call.own = tuple(index for index, item in enumerate(before) if id(item) in given)
+        self._call.own = tuple(index for index, item in enumerate(before) if id(item) in ids)
         self._call.constraining = last
         self._labels = tuple(f"{_name(item)} ({index})" for index, item in enumerate(before) if self._heard)
 
