@@ -142,7 +142,7 @@ def _holds(value: float, sign: str, bound: float) -> bool:
 
 
 def _origin(trace: Trace, counted: CountedEvents | None, by_time: bool) -> Iterator[str]:
-    """Who asks for most of what a figure counts, or sums the time of."""
+    """Yield the locations that account for most of a figure's count or time."""
     from molprof.analysis.origin.counted import places_of_counted
     from molprof.common.values import counted as counted_text
     from molprof.common.values import time_text

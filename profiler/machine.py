@@ -57,7 +57,7 @@ class Watch:
         )
 
     def _read(self) -> dict[str, float]:
-        """Counters that only grow; those that the machine does not tell are missing."""
+        """Return counters that only grow, without those that the machine does not report."""
         times = os.times()
         counts: dict[str, float] = {"at_ns": time.perf_counter_ns(), "own_s": times.user + times.system}
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -109,7 +109,7 @@ class Watch:
 
 
 def _gpu(device: torch.device) -> dict[str, Any]:
-    """Return what the driver knows of the GPU; None for what it does not."""
+    """Return the driver's figures of the GPU; None for those that it does not know."""
     import torch
 
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"

@@ -75,7 +75,7 @@ class Project:
         return name if alias is None else alias.tokenizer or alias.path
 
     def asked(self, model: str, tokenizer: str | None, prompt: str | None, answer: str | None) -> dict[str, Any]:
-        """Return these settings, with what a model's short name stands for where they are not given."""
+        """Return these settings; those that are not given come from the table of the model's short name."""
         alias = self.model(model)
         return {
             "model": alias.path,

@@ -140,7 +140,7 @@ def _check_torch(target: WheelTarget, requires: Sequence[Requirement]) -> None:
 
 
 def _excluded(requires: Sequence[Requirement], extras: Sequence[str]) -> list[str]:
-    """Return what is not looked for: torch, what is chosen by itself, and what left-out extras require."""
+    """Return the packages to exclude: torch, those chosen separately, and those that left-out extras require."""
     names = [_TORCH, *_FILES_ONLY]
     for extra in set(_LEFT_OUT).difference(extras):
         names += [item.name for item in requires if f'extra == "{extra}"' in str(item.marker) and item.name != _NAME]
@@ -150,7 +150,7 @@ def _excluded(requires: Sequence[Requirement], extras: Sequence[str]) -> list[st
 def _compiled(
     target: WheelTarget, scratch: Path, texts: Sequence[str], excluded: Sequence[str], *options: str
 ) -> dict[str, str]:
-    """`NAME==VERSION` by name, of what `texts` require there, beside the packages that are there."""
+    """Return by name the `NAME==VERSION` of packages that `texts` require there, beside those that are there."""
     pins = (f"{name}=={version.public}" for name, version in target.there.items())
     for name, lines in (("asked", texts), ("there", pins), ("excluded", excluded)):
         (scratch / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))

@@ -1,4 +1,4 @@
-"""What the package offers, read from the comments of its SQL files: modules, objects, columns, units, examples.
+"""The contents of the SQL package, read from its files' comments: modules, objects, columns, units, examples.
 
 A module begins with a comment. Its first paragraph says what the module is for. A paragraph that begins with `Example:`
 or `Example (key=value, ...):` holds the query for its main result, with `$key` for parameters. Then come INCLUDE
@@ -113,7 +113,7 @@ def find_module(name: str, modules: Mapping[str, Module]) -> Module:
 
 
 def suggestion(name: str, modules: Mapping[str, Module]) -> str:
-    """Return what to try instead of an unknown name."""
+    """Return a hint for an unknown name: the nearest names, or the command that lists them."""
     names = [*modules, *(entry.name for module in modules.values() for entry in module.entries)]
     close = difflib.get_close_matches(name.removeprefix(f"{PACKAGE}."), names, n=3)
     return f"did you mean {' or '.join(close)}?" if close else "molprof query list shows the modules"
@@ -136,7 +136,7 @@ def standalone_sql(name: str, modules: Mapping[str, Module]) -> str:
 
 
 def _header(sql: str) -> tuple[tuple[str, ...], str, tuple[tuple[str, str], ...]]:
-    """Paragraphs, example and its defaults, from the comment that a module begins with."""
+    """Return paragraphs, example and its defaults from a module's first comment."""
     top = sql.split("\n\n", 1)[0]
     lines = [line.removeprefix("--").removeprefix(" ") for line in top.splitlines()]
     text, example, defaults = "\n".join(lines), "", ""

@@ -12,7 +12,7 @@ _INDENT = "  "
 
 
 def module_list(modules: Mapping[str, Module], terminal: int | None) -> str:
-    """One line per module; on a terminal of so many columns as many as it needs."""
+    """Return one line per module, wrapped on a terminal of `terminal` columns."""
     size = max(len(name) for name in modules)
     lines = [f"{name:{size}}  {module.line}" for name, module in modules.items()]
     lines += ["", "molprof query list NAME shows one module; molprof query NAME TRACE runs its example."]

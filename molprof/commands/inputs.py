@@ -1,4 +1,4 @@
-"""What the commands of `molprof report` share: the traces that are asked for, and a file for each result."""
+"""Shared by the commands of `molprof report`: the traces to read, and a file for each result."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def chosen(
 def submitted(
     context: click.Context, submission: Submission, traces: Sequence[Path], outputs: Sequence[Path | None]
 ) -> bool:
-    """Submit the command, a task for each trace, if that is asked for; return whether it was."""
+    """Submit the command with a task for each trace, if --submit was given; return True if submitted."""
     if submission.cluster is None:
         return False
     words, options = context.command_path.split()[1:], own_arguments(context, "output", "config")
@@ -67,7 +67,7 @@ def submitted(
 def readable(
     traces: Sequence[Path], outputs: Sequence[Path | None], read: Iterable[T | MolprofError], needs_all: bool = False
 ) -> tuple[list[T], list[Path | None], list[TraceRow]]:
-    """Return what was read of traces, the outputs of that, and rows of unreadable traces, reported as they come.
+    """Return the results of readable traces, their outputs, and a row for each unreadable trace, printed as it comes.
 
     Raises the error of a single trace, and where all are needed the first one.
     """

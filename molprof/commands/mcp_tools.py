@@ -1,4 +1,4 @@
-"""What the tools of `molprof mcp` answer, in the process that reads traces, and how much of it."""
+"""The answers of the tools of `molprof mcp`, and their size limits; runs in the process that reads traces."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def command(
 
 
 def _ranks(paths: list[Path], reading: Reading) -> tuple[list[Path], tuple[tuple[str, int], ...] | None]:
-    """Return the files of ranks, each with its label and what its clock is ahead, ns; other paths as they are, without.
+    """Return the files of ranks, and each one's label and clock offset in ns; other paths unchanged, with None.
 
     Raises UsageError for more than two traces that are not of ranks.
     """

@@ -1,4 +1,4 @@
-"""What commands that can run on a cluster have in common: their options, submitting, following, collecting."""
+"""Shared by commands that can run on a cluster: their options, submitting, following, collecting."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ config_option = path_option(
 
 @dataclass(frozen=True)
 class Submission:
-    """What the options of submission, `submit_options`, ask for."""
+    """The values of `submit_options`."""
 
     # fmt: off
     config: Path | None = declared(config_option)  # the molprof.toml; None: the nearest
@@ -167,7 +167,7 @@ def follow(job: Job) -> JobStatus:
 
 
 def settle(status: JobStatus) -> None:
-    """Write what became of the tasks of a sweep into its results, and list them; RunError if one did not end well."""
+    """Write the outcome of each task of a sweep into its results, and list them; RunError if one did not end well."""
     job = status.job
     if job.kind == "sweep":
         from molprof.profiler.jobs.index import collected

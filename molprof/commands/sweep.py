@@ -253,7 +253,7 @@ def command(file: Path, case_options: tuple[str, ...], running: Running) -> int:
 
 
 def _done(folder: Path, turns: Sequence[tuple[LineCase, int]], running: Running) -> tuple[set[tuple[str, int]], bool]:
-    """Cases, and which process of each, that have their results or that a cluster still has; and if it has any."""
+    """Return the (case, process) pairs that have results or still run on a cluster; and whether any still run."""
     from molprof.profiler.jobs.status import unfinished
 
     outputs = {str((folder / case.output(repeat)).absolute()): (case.name, repeat) for case, repeat in turns}
@@ -310,7 +310,7 @@ def _results(folder: Path, running: Running) -> Path:
 def _write(
     folder: Path, running: Running, states: Sequence[tuple[LineCase, int, str, str | None]], job: str | None = None
 ) -> None:
-    """Add what is known of processes of cases to the results: their states, and why."""
+    """Add the states of processes of cases to the results, and the reasons."""
     from molprof.common.process import Ending
     from molprof.profiler.bench.schedule import record_of
     from molprof.profiler.jobs.results_file import ResultsFile

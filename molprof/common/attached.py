@@ -1,4 +1,4 @@
-"""What the client of a running server measured, as each trace that the server recorded for it holds it."""
+"""What the client of a running server measured, as stored in each trace that the server recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file of results holds, of a benchmark or of a sweep, and its one reader. Format: docs/benchmarks.md."""
+"""The records in a results file of a benchmark or sweep, and their reader. Format: docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class GenerationFigures:
-    """What one process measured of whole generation; None: not recorded."""
+    """Figures of whole generation that one process measured; None: not recorded."""
 
     # wall_ns, phases_ns, compiles, compile_ns: of each timed pass; phases in host time, compiles in frames
     wall_ns: list[Whole]

@@ -120,7 +120,7 @@ def replacing_packed(path: Path, force: bool = True) -> Iterator[BinaryIO]:
 
 @contextmanager
 def writing_stdout() -> Iterator[None]:
-    """Raise MolprofError where what was printed, in the block or before it, does not reach stdout whole."""
+    """Raise MolprofError unless all output printed so far and in the block reaches stdout."""
     if sys.stdout is None:  # as Python has it where the process was started with a closed one
         raise MolprofError("cannot write to stdout: it is closed", hint=_ELSEWHERE)
     problem: OSError | None = None
@@ -134,7 +134,7 @@ def writing_stdout() -> Iterator[None]:
 
 
 def stdout_problem() -> OSError | None:
-    """Why stdout does not take what was printed; None if it does."""
+    """Return why stdout did not accept the output; None if it did."""
     try:
         sys.stdout.flush()
     except OSError as problem:
@@ -194,7 +194,7 @@ def _remove_stale(folder: Path) -> None:
 
 
 def _remove(part: Path) -> None:
-    """Remove a scratch file, and what a library wrote beside it under a longer name."""
+    """Remove a scratch file, and files with longer names that a library wrote beside it."""
     part.unlink(missing_ok=True)
     with suppress(OSError):
         for name in os.listdir(part.parent):

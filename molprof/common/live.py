@@ -33,7 +33,7 @@ class LoopListener(Protocol):
 
 
 class _Active:
-    """The running recording, and what begins one where a program marks its first step."""
+    """The running recording, and the function that begins one at the first step that a program marks."""
 
     loop: LoopListener | None = None
     begin: Callable[[], None] | None = None
@@ -44,12 +44,12 @@ _active = _Active()
 
 
 def begin_with(begin: Callable[[], None] | None) -> None:
-    """Set what begins a recording at the first step."""
+    """Set the function that begins a recording at the first step."""
     _active.begin = begin
 
 
 def switch_off(heard: Callable[[str], None] | None) -> None:
-    """Lets watched processors return the scores that they get, and hear of each by its name; None: no longer."""
+    """Make watched processors return their scores unchanged, and call `heard` with each one's name; None: stop that."""
     _active.off = heard
 
 

@@ -69,7 +69,7 @@ def numbers(file: Path) -> dict[str, int]:
 
 
 def oom_kills() -> int:
-    """Return how many processes the kernel has killed for lack of memory since it started; 0 if it does not tell."""
+    """Return how many processes the kernel has killed for lack of memory since it started; 0 if not reported."""
     with contextlib.suppress(OSError, ValueError):
         return numbers(Path("/proc/vmstat")).get("oom_kill", 0)
     return 0

@@ -23,7 +23,7 @@ class SampledStack(Struct, frozen=True):
 
 
 class SampledFunctions(Struct, frozen=True):
-    """Where the phase `processor` of recorded steps passes, sampled: functions of processors and what they call."""
+    """Samples of the phase `processor` of recorded steps: functions of processors and those that they call."""
 
     steps: int  # that were sampled: every other one
     phase_ns: int  # time of the phase in these steps
@@ -49,7 +49,7 @@ class SampledFunctions(Struct, frozen=True):
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are samples enough to tell what takes the time."""
+        """True if there are enough samples to show where the time goes."""
         return self.samples >= _LEAST and bool(self.stacks)
 
     def by_function(self) -> Counter[str]:

@@ -413,7 +413,7 @@ class CaptureSettings:
 
     @property
     def engine_name(self) -> str:
-        """The engine that `auto` stands for, or that was asked for."""
+        """The engine: the one chosen, or the one that `auto` stands for."""
         if self.engine != AUTO:
             return self.engine
         if self.forced_runs or self.drop_finished:
@@ -444,5 +444,5 @@ SETTINGS = rows(CaptureSettings)
 
 
 def recorded(*decides: Decides) -> tuple[str, ...]:
-    """Keys of a report's `setup` that tell the settings which decide this of the work."""
+    """Keys of a report's `setup` for the settings that decide this aspect of the work."""
     return tuple(dict.fromkeys(row.recorded for row in SETTINGS.values() if row.decides in decides))

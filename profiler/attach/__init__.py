@@ -170,7 +170,7 @@ class _Streamed:
 
 @dataclass(frozen=True)
 class ServerRecording:
-    """What the server is to record: so many steps of each run, into its folder, from which molprof takes the trace."""
+    """Settings of the server's recording: the number of steps of each run, and the server's folder for the trace."""
 
     steps: int
     skipped: int  # steps of the pass before the first that is recorded

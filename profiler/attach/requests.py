@@ -133,7 +133,7 @@ def of_file(path: Path, settings: CaptureSettings, server: Server, more: Body, a
 
 
 def _lines(path: Path, settings: CaptureSettings, server: Server, more: Body) -> list[tuple[int, str, Body]]:
-    """Of each line its number, path and body."""
+    """Return the number, path and body of each line."""
     lines: list[tuple[int, str, Body]] = []
     for number, url, fields in read_bodies(path, settings.count):
         body = {**more, **fields}

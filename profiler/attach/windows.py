@@ -44,7 +44,7 @@ class Sampling:
 
 @dataclass
 class Sampled:
-    """What came of the windows."""
+    """The outcome of the windows."""
 
     windows: int = 0
     failed: int = 0

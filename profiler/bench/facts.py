@@ -47,7 +47,7 @@ LINE = "line"  # of a sweep
 
 @dataclass(frozen=True)
 class CaseFacts:
-    """What decides whether a case can run."""
+    """Facts of a machine that decide whether a case can run."""
 
     device: str  # `cpu` or `cuda:N`
     capability: tuple[int, int] | None  # compute capability, major and minor; None on a CPU

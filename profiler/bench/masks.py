@@ -233,7 +233,7 @@ def _followed(one: Judged, engine: MaskEngine, compiled_constraint: CompiledCons
 
 
 def _one_text(tokens: list[int], target: Any) -> bool:
-    """Whether all begin the same text, which therefore follows, in whatever tokens."""
+    """Return True if all begin the same text, which therefore follows, in whatever tokens."""
     pieces = [target.table.of(token) for token in tokens]
     if not pieces or len(pieces) > _MOST_BEGINNINGS or b"" in pieces:
         return False

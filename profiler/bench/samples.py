@@ -55,7 +55,7 @@ def with_samples(item: SchemaFile, target: Any) -> SchemaFile:
 
 
 def _of_engine(whole: Constraint, target: Any) -> Iterator[str]:
-    """Texts that the first engine writes at random that is installed and takes the constraint."""
+    """Yield random texts from the first installed engine that takes the constraint."""
     for name in ENGINES:
         try:
             engine = MaskEngine(name, target)

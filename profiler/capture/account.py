@@ -1,4 +1,4 @@
-"""What the manifest holds of a finished run: every molecule, and what came of the settings."""
+"""The manifest's account of a finished run: every molecule, and the resolved settings."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _seen_by_client(runner: Runner, text: str, tokens: Sequence[int]) -> str:
 
 
 def _of_molecule(runner: Runner, molecule: Molecule, tokens: Sequence[int]) -> dict[str, Any]:
-    """Return what a `SequenceRun` holds of a molecule beyond what it holds of any text."""
+    """Return the fields of a `SequenceRun` that only a molecule has."""
     loaded, form = runner.loaded, runner.loaded.target.form
     classified = classify(tokens, loaded.target.table, loaded.eos, form=form)
     valid, problem = judge(classified.text, molecule, classified.kinds, form)

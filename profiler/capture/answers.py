@@ -33,7 +33,7 @@ _MOST_TEXT = 160
 
 
 def checks_of(settings: CaptureSettings, constraint: Constraint | None = None) -> list[Check]:
-    """Return the checks of an answer to a prompt whose line says `constraint`, in the order in which they are made.
+    """Return the checks of an answer, in order; constraint: the one in the prompt's own line.
 
     Raises UsageError where one cannot be made, and MissingExtraError without the package for schemas.
     """
@@ -55,7 +55,7 @@ def _checks(settings: CaptureSettings, constraint: Constraint | None) -> Iterato
 
 @dataclass(frozen=True)
 class Judge:
-    """Return what answers to a request are judged by. Raises UsageError for what is no JSON schema."""
+    """The checks of answers to a request."""
 
     checks: Sequence[Check] = ()  # of the text
     # By name of a tool, the check of its arguments; None: it has no schema.
@@ -123,7 +123,7 @@ def checks_of_prompt(prompt: Prompt, settings: CaptureSettings) -> list[Check]:
 
 
 def judge_of(body: Body, settings: CaptureSettings, where: str) -> Judge:
-    """Return what answers to a request are judged by. Raises UsageError for what is no JSON schema."""
+    """Return the checks of answers to a request. Raises UsageError where a schema is no JSON schema."""
     names = constraints_of(body)
     tools = {}
     for tool in body.get("tools") or ():
@@ -140,7 +140,7 @@ def judge_of(body: Body, settings: CaptureSettings, where: str) -> Judge:
 
 
 def matching(pattern: str) -> Callable[[str], object] | None:
-    """Return the test whether a whole text matches: Python's `re`, else the package regex; None where neither reads it.
+    """Return a function that matches a whole text, by Python's `re`, else the package regex; None if neither reads it.
 
     Engines read others than Python does: whether a pattern is one is theirs to say.
     """
@@ -153,7 +153,7 @@ def matching(pattern: str) -> Callable[[str], object] | None:
 
 
 def not_judged(constraints: Iterable[Constraint | None]) -> list[str]:
-    """Of each regular expression that no answer can be judged by, a line that says so."""
+    """Return a line for each regular expression that no answer can be judged by."""
     patterns = {whole.text for whole in constraints if whole is not None and whole.kind == "regex"}
     return [
         f"no answer is judged by the regular expression {shortened(pattern, _MOST_TEXT)!r}: neither Python's re nor"

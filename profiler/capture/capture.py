@@ -147,7 +147,7 @@ def capture_together(
 
 
 def _unasked(settings: CaptureSettings) -> bool:
-    """Whether molecules may not be what a model or a processor of the user's own is about."""
+    """Return True if a user's own model or processor would get the built-in molecules as prompts by default."""
     is_own = settings.model not in ARCHITECTURES or ":" in (settings.processor or "")
     return is_own and settings.prompts is None and settings.requests is None and settings.smiles is None
 
@@ -211,7 +211,7 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
 
 
 def _measured(runs: Sequence[CapturedRun], turns: Mapping[str, Mapping[int, int]]) -> dict[str, list[MeasuredRun]]:
-    """By name of a run, what was measured of those that differ from it in the processor alone."""
+    """Return by name of a run the figures of the runs that differ from it in the processor alone."""
     alike = [name for name in SETTINGS if name not in _OF_PROCESSOR]
     groups: dict[tuple[object, ...], list[MeasuredRun]] = {}
     for run in runs:
@@ -285,7 +285,7 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
 
 
 def _check_requests(settings: CaptureSettings) -> None:
-    """Raise UsageError for settings that say what requests as they are say themselves."""
+    """Raise UsageError for settings that a file of requests decides itself."""
     for name in ("prompts", "smiles", *CONSTRAINTS):
         if getattr(settings, name) is not None:
             text = f"--requests have their own prompts and constraints, not those of {SETTINGS[name].flag}"

@@ -163,7 +163,7 @@ class Passes:
 
     @contextmanager
     def _own_model(self) -> Iterator[None]:
-        """Give the model what this run's last pass left on it: another run's static cache has another length."""
+        """Restore the model's attributes from this run's last pass: another run's static cache has another length."""
         model = self.runner.loaded.model.__dict__
         others = {name: model.pop(name) for name in _LEFT_ON_MODEL if name in model}
         model.update(self._left)

@@ -384,7 +384,7 @@ class CapturedRun:
         return CaptureResult(path, manifest, tuple(notes), tuple(failures))
 
     def _still_wrong(self) -> list[str]:
-        """Return what one more checking pass finds in a user's processor, which the other passes do not look at."""
+        """Return the mistakes of a user's processor that one more pass, with checks, finds."""
         processor = self.passes.runner.processor
         if not isinstance(processor, UserProcessor):
             return []

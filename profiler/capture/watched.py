@@ -33,7 +33,7 @@ def impossible(scores: Tensor) -> Tensor:
 
 
 def masked_rows(seen: Iterable[Sequence[int]], result: BatchResult, eos: frozenset[int]) -> list[Masked]:
-    """Return what was masked for each prompt, and of each of its tokens whether it was the only one left.
+    """Return the masked logits of each prompt, and for each of its tokens whether it was the only one left.
 
     seen: row, answer position, tokens made impossible, tokens left. Tokens that were never chosen had no other.
     """
@@ -54,7 +54,7 @@ def masked_rows(seen: Iterable[Sequence[int]], result: BatchResult, eos: frozens
 
 
 def replayed(runner: Runner, plans: Sequence[BatchPlan], result: PassResult) -> list[list[Masked]] | None:
-    """Return what an engine's own masks forbade, by replaying them; None of engines and runs without."""
+    """Return the tokens that an engine's own masks forbade, by replaying them; None without such masks."""
     replay = getattr(runner.engine, "masks_of", None)
     if replay is None or runner.settings.processor is None:
         return None

@@ -85,7 +85,7 @@ def make_processor(name: str, target: ProcessorTarget, arguments: Sequence[str] 
 
 
 def processor_of(settings: CaptureSettings, target: ProcessorTarget) -> Processor | None:
-    """Return the processor that is asked for; None without one, and where vLLM makes masks itself.
+    """Return the processor of the settings; None without one, and where vLLM makes masks itself.
 
     Raises what `make_processor` raises.
     """
@@ -113,7 +113,7 @@ def check_table(target: ProcessorTarget, whole: Constraint) -> None:
 
 
 def without_model(settings: CaptureSettings) -> Any:
-    """Return the maker of molprof's processor that is asked for, with the attributes of the processor.
+    """Return the factory of molprof's own processor of the settings, with the processor's attributes.
 
     A user's own tells nothing before it is made, and what keeps to a whole text has attributes of its own: these are
     `object`. None without a processor.
@@ -157,7 +157,7 @@ _PACKAGES = {
 
 
 def missing_engines() -> dict[str, str]:
-    """Processors whose package is not installed, and what pip calls that."""
+    """Return the processors whose package is not installed, and each one's name for pip."""
     return {name: package for name, (module, package) in _PACKAGES.items() if find_spec(module) is None}
 
 

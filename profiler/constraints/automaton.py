@@ -193,7 +193,7 @@ class Automaton:
 
     @cached_property
     def _runs(self) -> list[list[tuple[int, int, int]]]:
-        """Of each state, its edges: bytes from, to, next state."""
+        """Return the edges of each state: first byte, last byte, next state."""
         edges = []
         for following in self.moves[:, self.kinds]:
             cuts = [0, *(np.flatnonzero(np.diff(following)) + 1).tolist(), 256]

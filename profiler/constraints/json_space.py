@@ -64,7 +64,7 @@ def most_spaces(accepts: Callable[[str], bool], text: str) -> int | None:
 
 
 def _places(text: str) -> list[int]:
-    """Where white space may stand inside a JSON text: beside its punctuation, outside strings."""
+    """Return the indexes of a JSON text where white space may stand: beside punctuation, outside strings."""
     outside = re.sub(r'"(?:[^"\\]|\\.)*"', lambda match: "." * len(match[0]), text)
     return [index for index in range(1, len(text)) if outside[index - 1] in "{}[],:" or outside[index] in "{}[],:"]
 

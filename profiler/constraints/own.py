@@ -93,7 +93,7 @@ def check_call(
 
 
 class UserProcessor:
-    """What a user's builder makes, as a `Processor`.
+    """A user's processor, built by the user's builder, as a `Processor`.
 
     The builder is called with what its parameters name, of `OF_RUN`, `OF_BATCH` and `texts`: once, or anew for each
     batch if it names anything of a batch. It makes a transformers `LogitsProcessor` (or any callable like one), or an

@@ -41,7 +41,7 @@ _BEGIN, _END = (names.AT_BEGINNING, names.AT_BEGINNING_STRING), (names.AT_END, n
 
 
 class NotRegular(ValueError):  # noqa: N818  (says what the constraint is)
-    """No automaton is made of the constraint: what of it is not known, or has none."""
+    """The constraint has no automaton; the message names the part that is unknown or has none."""
 
 
 def regular(pattern: str, flags: int = 0, spelled: Callable[[Ranges], Part] = automaton.characters) -> Part:

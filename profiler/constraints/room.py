@@ -62,7 +62,7 @@ class Room(Struct, frozen=True):
 
 
 def room_of(kind: str, constraint: str, automaton: Automaton, tokenizers: Sequence[tuple[str, Tokenizer]]) -> Room:
-    """Return the room of a constraint, whose automaton is given."""
+    """Return the room that a constraint leaves; automaton: of the constraint."""
     shown = [
         next(byte for byte in _READABLE if automaton.kinds[byte] == one) for one in range(automaton.moves.shape[1])
     ]
@@ -139,7 +139,7 @@ def _components(following: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 def _ways(automaton: Automaton, shown: Sequence[int], first: int = 0) -> _Ways:
-    """Of each state, nearest first, the one before it on a shortest way from `first`, and the byte that leads on."""
+    """Return for each state, nearest first, its predecessor on a shortest way from `first`, and the byte between."""
     ways: _Ways = {first: None}
     waiting = [first]
     for state in waiting:  # grows

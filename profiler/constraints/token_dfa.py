@@ -116,7 +116,7 @@ class TokenDfa:
 
     @property
     def size_bytes(self) -> int:
-        """Of the table, and of what a CPU's steps need of each mask."""
+        """Size of the table, and of the forms in which a CPU applies each mask."""
         width = len(self.classes)
         lists = np.where(width - self.counts <= _FEW_FORBIDDEN, 8 * (width - self.counts), 4 * width)
         forms = np.where(self.counts <= _FEW_ALLOWED, 8 * self.counts, lists)

@@ -66,7 +66,7 @@ def measured() -> dict[str, Any]:
 
 
 def _products(torch: Any, device: Any, rows: int) -> dict[str, Callable[[], Callable[[], object]]]:
-    """By kind of number, what makes the operands and returns their product."""
+    """Return by kind of number a function that makes operands and returns their product."""
 
     def plain(dtype: Any) -> Callable[[], object]:
         one, other = (torch.randn(rows, rows, device=device, dtype=torch.float32).to(dtype) for _ in range(2))

@@ -1,4 +1,4 @@
-"""What the doctor tries, each in a process with a time limit: what crashes or hangs there harms nobody here."""
+"""Trials of the doctor, each in a process with a time limit, so that a crash or hang does no harm."""
 
 from __future__ import annotations
 

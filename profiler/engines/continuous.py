@@ -255,7 +255,7 @@ def _frozen() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the lines of transformers' thread: what it fails with is raised."""
+    """Silence the log lines of transformers' thread, whose failures are raised."""
     log = logging.getLogger("ContinuousBatchingLogger")
     level = log.level
     log.setLevel(logging.CRITICAL)

@@ -18,7 +18,7 @@ _OFF: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": N
 
 
 def followed(settings: _S, declared: Mapping[str, Any]) -> _S:
-    """Return the settings with what the model's generation config declares and they leave open.
+    """Return the settings; those left open are as the model's generation config declares.
 
     Raises UsageError where it declares what no capture can follow and `--generate-arg` does not replace it.
     """

@@ -38,7 +38,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for all rows of a batch."""
+    """Rules for all rows of a batch."""
 
     ends: frozenset[int]  # ids that end a row
     bound: int  # most tokens of an answer
@@ -108,7 +108,7 @@ class Schedule:
             self.answers[row] = self.answers[row][: sum(self.appended[row])]
 
     def _step(self, index: int, row: int, chosen: int | None) -> list[int]:
-        """Return what a row appends after a forward."""
+        """Return the tokens that a row appends after a forward."""
         if len(self.appended[row]) < len(self._choices):
             self.appended[row].append(0)
         queue, position = self._queues[row], len(self.answers[row])

@@ -127,7 +127,7 @@ class VLLM:
 
     @property
     def constraint(self) -> tuple[str, dict[str, Any]] | None:
-        """What makes masks, and its parameters; None: nothing."""
+        """Return the backend that makes masks, and its parameters; None: no masks."""
         name = self._settings.processor
         if name is None:
             return None
@@ -179,7 +179,7 @@ class VLLM:
         return name
 
     def masks_of(self, plan: BatchPlan, result: BatchResult) -> Iterator[tuple[int, int, int, int]]:
-        """Yield of each mask, as it is filled again, its row, its position, and the tokens that it forbids and leaves.
+        """Yield row, position, and numbers of forbidden and remaining tokens of each mask, as it is filled again.
 
         Where vLLM masks nothing all tokens are left.
         """
@@ -222,7 +222,7 @@ class VLLM:
             engine.abort_request([request], internal=True)
 
     def _prepared(self, plan: BatchPlan) -> int:
-        """How long making the table of each constraint takes, or compiling its grammar, one after the other, ns."""
+        """Return the time to make each constraint's table, or compile its grammar, one after the other, ns."""
         engine, began = self._loaded.engine, time.perf_counter_ns()
         first = {_constraint_key(prompt) or self._common: prompt for prompt in reversed(plan.prompts)}
         for key, prompt in first.items():
@@ -364,7 +364,7 @@ class VLLM:
 
 
 def _constraint_key(prompt: Prompt) -> object:
-    """Return what constrains a prompt in its own way; None: nothing."""
+    """Return a key of the prompt's own constraint; None: it has none."""
     if prompt.body is None:
         return prompt.constraint
     names = constraints_of(prompt.body)

@@ -77,7 +77,7 @@ def alike(path: Path, over: str | None = None) -> list[tuple[str, list[Path]]]:
 
 
 def collected(status: JobStatus) -> None:
-    """Write what became of a cluster's tasks into the results of their sweep."""
+    """Write the outcome of a cluster's tasks into the results of their sweep."""
     folder = Path((status.job.data or {})["folder"])
     if not is_sweep(folder):
         return

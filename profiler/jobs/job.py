@@ -33,7 +33,7 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """What a task writes about itself."""
+    """A task's own record."""
 
     attempt: int | None
     state: str  # `running` until it has ended; then how it ended

@@ -28,7 +28,7 @@ class SchedulerError(MolprofError):
 
 @dataclass(frozen=True)
 class Sighting:
-    """What Slurm says of a task."""
+    """A task's state as Slurm reports it."""
 
     state: str  # in Slurm's words, such as `PENDING`, `TIMEOUT`
     reason: str = "None"  # why it waits or ended; the text `None` if Slurm gives none
@@ -52,7 +52,7 @@ def check_reachable() -> None:
 
 
 def sightings(slurm_ids: Collection[str]) -> dict[str, Sighting]:
-    """Return what Slurm knows of jobs and their array tasks, by the task's id.
+    """Return the state of jobs and their array tasks as Slurm reports it, by the task's id.
 
     squeue forgets tasks minutes after their end; sacct knows them longer, if accounting is on. SchedulerError if Slurm
     does not answer.

@@ -95,7 +95,7 @@ def load(settings: CaptureSettings, report: Report = lambda layer, layers: None,
 
 
 def load_target(name: str) -> ProcessorTarget:
-    """Load what a processor needs of a tokenizer without a model.
+    """Return the parts of a tokenizer that a processor needs, without loading a model.
 
     Logits are as wide as the preset's, or as the vocabulary.
     """

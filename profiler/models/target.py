@@ -1,4 +1,4 @@
-"""What logits processors see of a model: its logits, and the bytes of each token."""
+"""A logits processor's view of a model: its logits, and the bytes of each token."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TokenBytes:
 
     @cached_property
     def _hash(self) -> int:
-        """Once: what is kept for a vocabulary is looked up for each batch, and 150,000 hashes take milliseconds."""
+        """The hash, computed once: each batch looks up caches by vocabulary, and 150,000 hashes take milliseconds."""
         return hash((self.pieces, self.special, self.size))
 
     def of(self, token: int) -> bytes:
@@ -73,7 +73,7 @@ class TokenBytes:
 
 @dataclass(frozen=True)
 class ProcessorTarget:
-    """What a processor is made for."""
+    """The model and tokenizer that a processor is made for."""
 
     tokenizer: PreTrainedTokenizerFast
     table: TokenBytes

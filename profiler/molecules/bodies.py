@@ -47,7 +47,7 @@ def constraints_of(body: Body) -> list[str]:
 
 
 def without_constraints(body: Body) -> Body:
-    """Return the request without what constrains it. Tools stay in the prompt: none may be called."""
+    """Return the request without its constraints. Tools stay in the prompt: none may be called."""
     names = constraints_of(body)
     left = {name: value for name, value in body.items() if name not in names and not (names and name in _BESIDE)}
     if "tool_choice" in names:
@@ -58,7 +58,7 @@ def without_constraints(body: Body) -> Body:
 
 
 def read_bodies(path: Path, count: int | None) -> Iterator[tuple[int, str, Body]]:
-    """Yield of each request of a file, or of the first, its line, its path and its body, without how it is streamed.
+    """Yield line, path and body of each request of a file, or of the first `count`, without options of streaming.
 
     Raises UsageError where a line is none, or the file has none.
     """
@@ -120,7 +120,7 @@ def text_of(body: Body) -> str:
 
 
 def constraint_text(body: Body) -> tuple[Kind, str] | None:
-    """Return the kind and text of what an answer is to keep to, where it is one of these and can be judged."""
+    """Return the kind and text of an answer's constraint, if it is of a kind that can be judged."""
     form, outputs = body.get("response_format") or {}, body.get("structured_outputs") or {}
     values: dict[str, Any] = {
         "schema": outputs.get("json") or body.get("guided_json") or body.get("json_schema"),

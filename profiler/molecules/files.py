@@ -48,7 +48,7 @@ class MoleculeFile:
 
 
 class _CellRows(NamedTuple):
-    """A file as cells: of each row its number and its cells, the name in the second where columns have no names."""
+    """A file as cells: the number and cells of each row; without heads, the second cell is the molecule's name."""
 
     place: str
     heads: Sequence[str]  # names of the columns; empty: they have none
@@ -133,7 +133,7 @@ def _table(path: Path, text: str, separator: str, column: str | None) -> _CellRo
 
 
 def _column(path: Path, heads: Sequence[str], column: str | None) -> int | None:
-    """Return the place of the column with SMILES; None where no name tells it."""
+    """Return the index of the column with SMILES; None where no name shows it."""
     folded = [head.casefold() for head in heads]
     if column is not None:
         for wanted, names in ((column, list(heads)), (column.casefold(), folded)):

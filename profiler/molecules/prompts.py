@@ -47,7 +47,7 @@ class Message(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Constraint:
-    """What all answers keep to, or one of them."""
+    """A constraint of all answers, or of one."""
 
     kind: Kind
     text: str  # of choices, each after a comma but the first
@@ -117,7 +117,7 @@ class Prompts:
 
 
 def read_inputs(settings: CaptureSettings) -> Prompts:
-    """Return the prompts that a capture is asked for. Raises what `read_prompts` and `read_texts` raise."""
+    """Return the prompts of a capture. Raises the errors of `read_prompts` and `read_texts`."""
     if settings.requests is not None:
         prompts = read_requests(Path(settings.requests), settings.count)
     elif settings.prompts is not None:

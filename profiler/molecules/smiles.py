@@ -26,7 +26,7 @@ Position = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Molecule:
-    """One molecule, cut into its atoms and what stands between them."""
+    """One molecule, cut into its atoms and the texts between them."""
 
     smiles: str  # canonical, without hydrogens
     atoms: tuple[str, ...]  # in brackets, in the order of `smiles`: heavy ones, and hydrogens that RDKit keeps

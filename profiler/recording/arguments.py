@@ -1,4 +1,4 @@
-"""What a call of `generate` is asked to do to the tokens, beside its logits processors; calls without any of it."""
+"""Constraints in the arguments of a call of `generate`, beside logits processors; and calls without them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LONGEST = 60
 
 
 def constraints_of(call: GenerateCall) -> dict[str, str]:
-    """Return what arguments of a call and its generation config ask of the tokens or of the end of answers, by name.
+    """Return by name the arguments of a call and its generation config that constrain tokens or the end of answers.
 
     Values as JSON, long ones as their number and a digest; functions and objects by their names.
     """
@@ -72,7 +72,7 @@ def without_processors(heard: Callable[[str], None]) -> Iterator[None]:
 
 
 def _switch_off(bound: inspect.BoundArguments) -> Iterator[str]:
-    """Take the constraint out of the arguments of a call, and give what it was."""
+    """Remove the constraint from the arguments of a call, and yield the name of each part."""
     more = bound.arguments.get("kwargs", {})
     for item in bound.arguments.pop("logits_processor", None) or more.pop("logits_processor", None) or ():
         yield f"{type(item).__name__} (logits_processor)"

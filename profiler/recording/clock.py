@@ -284,7 +284,7 @@ class Clock(Marks):
 
     @property
     def kept(self) -> RecordedSteps | None:
-        """What was recorded, or else of a call that did not return."""
+        """The recorded steps, or those of a call that did not return."""
         return self.recorded or self.cut
 
     @property

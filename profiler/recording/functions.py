@@ -192,7 +192,7 @@ class FunctionSampler:
 
 
 def _installed(path: str) -> bool:
-    """Whether a file is of Python, of an installed package, of molprof, or no file."""
+    """Return True if a file is of Python, an installed package or molprof, or is none."""
     return path.startswith(("<", _ROOT + os.sep, *_PLACES)) or not _INSTALLED.isdisjoint(path.split(os.sep))
 
 

@@ -22,7 +22,7 @@ _LOG = logging.getLogger("molprof")
 
 @dataclass
 class _StepTokens:
-    """What `tokens` got in a step: the ids, and their version where the device has not been read."""
+    """The ids passed to `tokens` in a step, and their version where the device has not been read."""
 
     ids: Any
     sequences: Any
@@ -45,7 +45,7 @@ class _RunningLoop:
 
 
 class OwnLoop:
-    """Tells marks what a program says of its loop. What goes wrong in it ends the marks, not the program.
+    """Passes a program's own marks of its loop on. A failure here ends the marks, not the program.
 
     Args:
         heard: called with each loop that has ended, and its model.
@@ -157,7 +157,7 @@ class OwnLoop:
 
 
 class _TimedBlock:
-    """A block that tells where it begins and ends; its end is told where its beginning was marked."""
+    """A block that marks its beginning and end; the end only if the beginning was marked."""
 
     def __init__(
         self, guarded: Callable[[Callable[[], Any]], bool], begin: Callable[[], bool], end: Callable[[], None]

@@ -1,4 +1,4 @@
-"""The manifest of a run, whoever made it: a capture, a program, or an engine; and what its timestamps cost."""
+"""The manifest of a run by a capture, a program or an engine; and the cost of its timestamps."""
 
 from __future__ import annotations
 

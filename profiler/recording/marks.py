@@ -1,4 +1,4 @@
-"""Marks: what is called where the phases of generation begin, what takes their times, and who calls them.
+"""Marks: calls where the phases of generation begin, the clocks that time them, and their callers.
 
 Each step has four marks:
 
@@ -204,7 +204,7 @@ class _Listener:
 
     @property
     def listens(self) -> bool:
-        """Whether the running code is of the call that is marked, and of none inside it."""
+        """True if the running code belongs to the marked call, and to no call inside it."""
         return self._depth == 1 and self._thread == threading.get_ident()
 
     @contextmanager
@@ -294,7 +294,7 @@ class _Listener:
         self._labels = tuple(f"{_name(item)} ({index})" for index, item in enumerate(before) if self._heard)
 
     def begins(self, processors: LogitsProcessorList) -> bool:
-        """Whether the list of the call, which is being called, begins to call its processors."""
+        """Return True if the call's list of processors begins to call them now."""
         begins, self._is_called = self._is_called and self._list is processors and self.listens, False
         return begins
 

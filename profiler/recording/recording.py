@@ -141,7 +141,7 @@ class Recording:
         return None if self.marks.full else self.marks.own_ns
 
     def nothing(self, problem: str | None = None) -> tuple[str, str] | None:
-        """Why nothing was recorded, and what to do about it; problem: what ended the program early."""
+        """Return why nothing was recorded, and a hint; problem: the error that ended the program early."""
         marks = self.marks
         if marks.kept is not None:
             return None
@@ -295,7 +295,7 @@ class Recording:
         )
 
     def _settings(self, run: Generated, window: Window) -> dict[str, Any]:
-        """Return the settings of a capture that the program's first call tells."""
+        """Return the settings of a capture that the program's first call shows."""
         first, model = self._first, self._model
         computed = (batch.computed for batch in self._batches)
         settings: dict[str, Any] = {
@@ -381,7 +381,7 @@ def processor_calls(batches: Sequence[WrittenBatch], marks: Clock) -> list[Proce
 
 
 def _device_of(model: Any) -> torch.device:
-    """Return the device of a model, or of its parameters; the CPU where neither tells."""
+    """Return the device of a model, or of its parameters; the CPU where neither is known."""
     device = getattr(model, "device", None)
     if isinstance(device, torch.device):
         return device
@@ -396,7 +396,7 @@ def _name_of(model: Any) -> str:
 
 
 def _sizes_of(model: Any) -> dict[str, Any]:
-    """Return what `Resolved` holds of a model, as far as its config tells."""
+    """Return the fields of `Resolved` that a model's config shows."""
     names = ("family", "parameters", "layers", "hidden", "heads", "kv_heads", "logits_width", "dtype", "device")
     resolved: dict[str, Any] = dict.fromkeys(names)
     if model is None:

@@ -215,7 +215,7 @@ class _RecordedProgram:
         owner.generate = generate
 
     def _leave_alone(self) -> None:
-        """Take away what waits for a first call."""
+        """Remove the hooks that wait for a first call."""
         live.begin_with(None)
         if self in sys.meta_path:
             sys.meta_path.remove(self)  # type: ignore[arg-type]
@@ -332,7 +332,7 @@ def _join_threads() -> None:
 
 
 def _exit_code(end: SystemExit) -> int:
-    """As Python ends with it; what is no number is printed."""
+    """Return the exit code that Python would end with; a code that is no number is printed."""
     if end.code is None or isinstance(end.code, int):
         return end.code or 0
     sys.stderr.write(f"{end.code}\n")

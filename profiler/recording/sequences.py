@@ -1,4 +1,4 @@
-"""What calls of `generate`, and loops of a program's own, wrote: the tokens of each sequence, by step."""
+"""Tokens of each sequence by step, written by calls of `generate` and by a program's own loops."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ def sequence_run(
 
 @dataclass(frozen=True)
 class WrittenBatch:
-    """What a call of `generate`, or a loop, wrote. Its sequences are numbered from 0."""
+    """The sequences that a call of `generate` or a loop wrote, numbered from 0."""
 
     steps: list[DecodedStep]
     prompts: list[list[int]]  # tokens by sequence, without padding
     ends: frozenset[int] = frozenset()  # ids that end a sequence
     processors: tuple[str, ...] = ()  # classes in the order of their calls
-    own: tuple[int, ...] = ()  # places of those that the program gave
+    own: tuple[int, ...] = ()  # indexes of those that the program gave
     constraining: int = 0  # the first ones, of the phase of processors; the others draw a token
     computed: int = 0  # the most rows of a step
     limit: int | None = None  # the most tokens that a sequence could get; None: not known
@@ -134,7 +134,7 @@ class WrittenBatch:
 
 
 def batch_of(call: GenerateCall) -> WrittenBatch:
-    """Return what a finished call wrote. Waits for its device."""
+    """Return the sequences of a finished call. Waits for its device."""
     ends = config_value(call, "eos_token_id")
     ids = frozenset[int](() if ends is None else torch.as_tensor(ends).flatten().tolist())
     limit, longest = (config_value(call, name) for name in ("max_new_tokens", "max_length"))

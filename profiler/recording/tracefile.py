@@ -86,7 +86,7 @@ StepSpans = Mapping[tuple[int, int], StepSpan]
 
 
 class _ExportedEvent(Struct):
-    """What is read of an event; times as they are written, for a float would lose ns."""
+    """The fields read of an event; times as they are written, because a float would lose ns."""
 
     cat: str = ""
     name: Raw = Raw(b'""')

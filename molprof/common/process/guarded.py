@@ -163,7 +163,7 @@ def _late(guard: int, seconds: float, folder: Path) -> Ending:
 
 
 def _ended(folder: Path, log: Path, code: int, oom: bool, peak: int, free: int | None) -> Ending:
-    """How a call ended of itself. peak: resident memory that was seen; free: what was free when it began."""
+    """Return how a call ended without a limit. peak: the most resident memory seen; free: memory free at its start."""
     with contextlib.suppress(OSError, ValueError):
         if code == 0:
             return Ending(**json.loads((folder / "answer").read_bytes()))
@@ -244,7 +244,7 @@ def _answer(target: str, arguments: list[Any]) -> dict[str, Any]:
 
 
 def _taken_by_others(message: str) -> str:
-    """Return what other programs held of a GPU's memory, where an allocation would have fitted without it.
+    """Return how much GPU memory other programs held, if an allocation failed only because of them.
 
     Empty elsewhere.
     """
