@@ -12,7 +12,7 @@ from typing import Any
 from molprof.common.errors import UsageError
 from molprof.common.manifest import Drafts
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.recording.replaced import replaced
+from molprof.profiler.recording.marks import replaced
 
 _COUNTS = ("drafted", "accepted", "rejected_by_model", "rejected_by_grammar", "dropped", "rollbacks")
 
