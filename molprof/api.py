@@ -109,10 +109,10 @@ def each_report(
     from molprof.analysis.reports import read_stored
     from molprof.analysis.trace import Trace, each_trace, report_of
 
-    def known(path: Path) -> Report | None:
+    def kept(path: Path) -> Report | None:
         return Trace(path, reading).kept_report() or (read_stored(path) if stored else None)
 
-    return each_trace(paths, report_of, reading, known=known)
+    return each_trace(paths, report_of, reading, known=kept)
 
 
 def compare(
@@ -274,12 +274,12 @@ def roofline(
     peaks_of(None, peaks)
     segments = _segments(capture, reading)
 
-    def found(engine: TraceProcessor, info: TraceInfo) -> Roofline:
+    def read(engine: TraceProcessor, info: TraceInfo) -> Roofline:
         calls = captured_calls(read_opened(engine, info, str(capture), segments)[1]) if segments else {}
         return read_roofline(engine, info, peaks, calls)
 
     with _load(path, reading) as trace:
-        return trace.read(found, stacks=True, all_args=True), tuple(trace.info.notes())
+        return trace.read(read, stacks=True, all_args=True), tuple(trace.info.notes())
 
 
 def _segments(capture: Path | None, reading: Reading | None) -> list[Segment]:

@@ -237,7 +237,7 @@ _MASK_OPTIONS = (
                  help="Measure batches of N rows too."),
     *bench_masks.OPTIONS,
 )  # fmt: skip
-_masks = _benchmark(bench_masks.NAME, bench_masks.TEXT, _MASK_OPTIONS, lambda _, given: bench_masks.mask_cases(given))
+_masks = _benchmark(bench_masks.NAME, bench_masks.TEXT, _MASK_OPTIONS, lambda _, values: bench_masks.mask_cases(values))
 for _item in _masks.params:
     if isinstance(_item, click.Option) and _item.name in bench_masks.HELP:
         _item.help = bench_masks.HELP[_item.name]

@@ -44,13 +44,13 @@ class MoleculeFile:
     """The molecules of a file."""
 
     entries: tuple[MoleculeEntry, ...]
-    place: str  # what `Entry.number` counts: line, row or entry
+    unit: str  # what `Entry.number` counts: line, row or entry
 
 
 class _CellRows(NamedTuple):
     """A file as cells: the number and cells of each row; without heads, the second cell is the molecule's name."""
 
-    place: str
+    unit: str
     heads: Sequence[str]  # names of the columns; empty: they have none
     rows: Sequence[tuple[int, Sequence[Any]]]
 
@@ -66,8 +66,8 @@ def molecules_of(source: str) -> MoleculeFile:
     refuse_stream(path)
     cell_rows = _read(path, column)
     widest = max((len(cells) for _, cells in cell_rows.rows), default=0)
-    if column is not None and (cell_rows.place == "line" or widest < 2) and not cell_rows.heads:
-        raise UsageError(f"{path} has one SMILES per {cell_rows.place} and no columns", f"leave out :{column}")
+    if column is not None and (cell_rows.unit == "line" or widest < 2) and not cell_rows.heads:
+        raise UsageError(f"{path} has one SMILES per {cell_rows.unit} and no columns", f"leave out :{column}")
     heads = cell_rows.heads or [str(number) for number in range(1, widest + 1)]
     at = _column(path, heads, column) or 0
     named = _name_column(cell_rows.heads, at) if cell_rows.heads else (1 if at == 0 else None)
@@ -77,11 +77,11 @@ def molecules_of(source: str) -> MoleculeFile:
         name = str(cells[named]) if named is not None and named < len(cells) else ""
         if text is not None and not isinstance(text, str):
             raise UsageError(
-                f"{path}, {cell_rows.place} {number}: expected a SMILES, found {type(text).__name__}", hint=_FORMS
+                f"{path}, {cell_rows.unit} {number}: expected a SMILES, found {type(text).__name__}", hint=_FORMS
             )
         text = (text or "").strip()
         entries.append(MoleculeEntry(number, text, name, None if text else f"no SMILES in column {heads[at]}"))
-    return MoleculeFile(tuple(entries), cell_rows.place)
+    return MoleculeFile(tuple(entries), cell_rows.unit)
 
 
 def split_column(source: str) -> tuple[Path, str | None]:

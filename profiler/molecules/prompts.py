@@ -170,16 +170,16 @@ def read_prompts(path: Path | None, count: int | None, strict: bool = False, for
         except UsageError as problem:
             if strict:
                 hint = "correct it, or leave out --strict"
-                raise UsageError(f"{source}, {molecules.place} {entry.number}: {problem}", hint) from None
-            skipped.append(Skipped(entry.number, entry.text, str(problem), molecules.place))
+                raise UsageError(f"{source}, {molecules.unit} {entry.number}: {problem}", hint) from None
+            skipped.append(Skipped(entry.number, entry.text, str(problem), molecules.unit))
             continue
         prompts.append(Prompt(entry.number, entry.name, form.prompt_of(read.smiles), read))
     if not prompts:
         why, hint = "has no molecules", "one SMILES per line, optionally followed by a name; or CSV, TSV, JSON, pickle"
         if skipped:
             shown = repr(shortened(skipped[0].text))
-            why = f"has no molecule that RDKit can read; {molecules.place} {skipped[0].line}: {shown}"
-        if molecules.place != "line":
+            why = f"has no molecule that RDKit can read; {molecules.unit} {skipped[0].line}: {shown}"
+        if molecules.unit != "line":
             hint = f"name the column with SMILES: {source.partition(':')[0]}:COLUMN"
         raise UsageError(f"{source} {why}", hint)
     return Prompts(tuple(prompts), tuple(skipped), source, count)
