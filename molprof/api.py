@@ -65,10 +65,10 @@ def read_many(paths: AnyPath | Sequence[AnyPath], reading: Reading | None = None
     from molprof.analysis.frame import Frame
     from molprof.analysis.reader.source import traces_in
 
-    given = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-    each = [item for path in given for item in (traces_in(path) if path.is_dir() else [path])]
+    inputs = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    each = [item for path in inputs for item in (traces_in(path) if path.is_dir() else [path])]
     if not each:
-        raise UsageError(f"{' '.join(map(str, given))} holds no traces", hint="name a folder with traces in it")
+        raise UsageError(f"{' '.join(map(str, inputs))} holds no traces", hint="name a folder with traces in it")
     rows: list[tuple[Any, ...]] = []
     for path, report in zip(each, each_report(each, _reading(reading or _USUAL, how)), strict=True):
         if isinstance(report, MolprofError):
@@ -94,12 +94,12 @@ def reports(
     first that cannot be read.
     """
     each = list(dict.fromkeys(map(Path, paths)))
-    made: dict[Path, Report] = {}
+    by_path: dict[Path, Report] = {}
     for path, report in zip(each, each_report(each, _reading(reading, how), stored), strict=True):
         if isinstance(report, MolprofError):
             raise report
-        made[path] = report
-    return [made[Path(path)] for path in paths]
+        by_path[path] = report
+    return [by_path[Path(path)] for path in paths]
 
 
 def each_report(
@@ -109,10 +109,10 @@ def each_report(
     from molprof.analysis.reports import read_stored
     from molprof.analysis.trace import Trace, each_trace, report_of
 
-    def known(path: Path) -> Report | None:
+    def kept(path: Path) -> Report | None:
         return Trace(path, reading).kept_report() or (read_stored(path) if stored else None)
 
-    return each_trace(paths, report_of, reading, known=known)
+    return each_trace(paths, report_of, reading, known=kept)
 
 
 def compare(
@@ -153,12 +153,12 @@ def query(
     """
     from molprof.analysis.query import find_statement, joined
 
-    asked = find_statement(statement, parameters or {}) if isinstance(statement, str) else statement
+    parsed = find_statement(statement, parameters or {}) if isinstance(statement, str) else statement
     results = []
     paths = [traces] if isinstance(traces, str | os.PathLike) else traces
     for path in paths:
         with _load(path, reading, **how) as trace:
-            results.append(trace.run(asked))
+            results.append(trace.run(parsed))
     return joined([os.fspath(path) for path in paths], results)
 
 
@@ -184,11 +184,11 @@ def ranks(
     reading = _reading(reading, how)
     files, left_out = rank_files(paths)
     rank_traces: list[RankTrace] = []
-    known: set[Path] = set()
+    from_parts: set[Path] = set()
 
     def kept(path: Path) -> list[RankTrace] | None:
         if (ranks := known_ranks(parts, path, reading.partial)) is not None:
-            known.add(path)
+            from_parts.add(path)
         return ranks
 
     each = each_trace(
@@ -202,7 +202,7 @@ def ranks(
     for done, (path, read) in enumerate(zip(files, each, strict=True), 1):
         if isinstance(read, MolprofError):
             raise read
-        if parts is not None and path not in known:
+        if parts is not None and path not in from_parts:
             write_part(parts, path, reading.partial, read)
         rank_traces += read
         progress(done, len(files))
@@ -243,8 +243,8 @@ def origins(
         with _load(names_from, reading) as other:
             run = other.read(read_run, stacks=True, all_args=True)
         with _load(path, reading) as trace:
-            found, opened = trace.read(lambda engine, info: read_named(engine, info, run), stacks=True, all_args=True)
-            return found, opened, tuple(trace.info.notes())
+            origin, opened = trace.read(lambda engine, info: read_named(engine, info, run), stacks=True, all_args=True)
+            return origin, opened, tuple(trace.info.notes())
     segments, name = _segments(capture, reading), None if capture is None else str(capture)
     shapes = records_shapes(Path(path))
     if peaks and not shapes:
@@ -252,10 +252,10 @@ def origins(
     with _load(path, reading) as trace:
         # Grid sizes, which a capture is compared by, are in no report; nor are shapes.
         layers = {"stacks": True, "all_args": shapes or capture is not None}
-        found, opened = trace.read(lambda engine, info: read_opened(engine, info, name, segments), **layers)
+        origin, opened = trace.read(lambda engine, info: read_opened(engine, info, name, segments), **layers)
         if shapes and capture is None:
-            found = replace(found, pieces=trace.read(partial(read_pieces, given=peaks), **layers))
-        return found, opened, tuple(trace.info.notes())
+            origin = replace(origin, pieces=trace.read(partial(read_pieces, given=peaks), **layers))
+        return origin, opened, tuple(trace.info.notes())
 
 
 def roofline(
@@ -274,12 +274,12 @@ def roofline(
     peaks_of(None, peaks)
     segments = _segments(capture, reading)
 
-    def found(engine: TraceProcessor, info: TraceInfo) -> Roofline:
+    def read(engine: TraceProcessor, info: TraceInfo) -> Roofline:
         calls = captured_calls(read_opened(engine, info, str(capture), segments)[1]) if segments else {}
         return read_roofline(engine, info, peaks, calls)
 
     with _load(path, reading) as trace:
-        return trace.read(found, stacks=True, all_args=True), tuple(trace.info.notes())
+        return trace.read(read, stacks=True, all_args=True), tuple(trace.info.notes())
 
 
 def _segments(capture: Path | None, reading: Reading | None) -> list[Segment]:
@@ -325,10 +325,10 @@ def critical_path(
     from molprof.analysis.critical.changes import parse_changes
     from molprof.analysis.critical.path import read_critical_path
 
-    asked = parse_changes(changes)
+    parsed = parse_changes(changes)
     with _load(path, reading) as trace:
-        found = trace.read(lambda engine, info: read_critical_path(engine, info, asked), stacks=True)
-        return found, tuple(trace.info.notes())
+        critical = trace.read(lambda engine, info: read_critical_path(engine, info, parsed), stacks=True)
+        return critical, tuple(trace.info.notes())
 
 
 def predict(
@@ -344,9 +344,9 @@ def predict(
     from molprof.analysis.critical.changes import parse_changes
     from molprof.analysis.predict.predict import predict as predicted
 
-    asked = parse_changes(changes)
+    parsed = parse_changes(changes)
     (run,), table, checks = _predictable([path], device, reading, measured)
-    return predicted(run, table, checks, asked)
+    return predicted(run, table, checks, parsed)
 
 
 def predict_sizes(
@@ -361,9 +361,9 @@ def predict_sizes(
     from molprof.analysis.predict import sizes as by_size
     from molprof.analysis.predict.predict import predict as predicted
 
-    asked = by_size.parse_sizes(sizes)
+    batch_sizes = by_size.parse_sizes(sizes)
     (run, *others), table, checks = _predictable([path] if beside is None else [path, beside], device, reading)
-    return predicted(run, table, checks), by_size.sizes(run, table, checks, asked, rows, *others)
+    return predicted(run, table, checks), by_size.sizes(run, table, checks, batch_sizes, rows, *others)
 
 
 def _predictable(
@@ -375,13 +375,13 @@ def _predictable(
     from molprof.analysis.predict.run import read_run
     from molprof.analysis.predict.table import CostTable, launching_of, quiet_of, stored
 
-    peaks, known = device_of(device), stored()
-    read = partial(read_run, launching=launching_of(known.sources), quiet=quiet_of(known.sources))
+    peaks, costs = device_of(device), stored()
+    read = partial(read_run, launching=launching_of(costs.sources), quiet=quiet_of(costs.sources))
     runs = []
     for path in paths:
         with _load(path, reading) as trace:
             runs.append(trace.read(read, stacks=True, all_args=True))
-    return runs, CostTable(known.sources, peaks, read_measured(measured, peaks, runs)), known.checks
+    return runs, CostTable(costs.sources, peaks, read_measured(measured, peaks, runs)), costs.checks
 
 
 def recorded(path: Path, reading: Reading | None = None, host: str | None = None) -> tuple[RecordedRows, Notes]:

@@ -142,7 +142,7 @@ def _holds(value: float, sign: str, bound: float) -> bool:
 
 
 def _origin(trace: Trace, counted: CountedEvents | None, by_time: bool) -> Iterator[str]:
-    """Who asks for most of what a figure counts, or sums the time of."""
+    """Yield the locations that account for most of a figure's count or time."""
     from molprof.analysis.origin.counted import places_of_counted
     from molprof.common.values import counted as counted_text
     from molprof.common.values import time_text
@@ -150,13 +150,13 @@ def _origin(trace: Trace, counted: CountedEvents | None, by_time: bool) -> Itera
     if counted is None:
         return
     ask = partial(places_of_counted, counted=counted, by_time=by_time, has_gpu=trace.report.trace.gpu_recorded)
-    places, noun = trace.read(lambda engine, _: ask(engine), stacks=True)
+    locations, noun = trace.read(lambda engine, _: ask(engine), stacks=True)
 
     def amount(of: Sequence[CallLocation]) -> str:
-        count = f"{sum(place.count for place in of):,} {noun}"
-        return f"{time_text(sum(place.time_ns for place in of))} of {count}" if by_time else count
+        count = f"{sum(location.count for location in of):,} {noun}"
+        return f"{time_text(sum(location.time_ns for location in of))} of {count}" if by_time else count
 
-    for place in places[:_SHOWN]:
-        yield f"{amount([place])}: {place.text}"
-    if rest := places[_SHOWN:]:
+    for location in locations[:_SHOWN]:
+        yield f"{amount([location])}: {location.text}"
+    if rest := locations[_SHOWN:]:
         yield f"{amount(rest)} in {counted_text(len(rest), 'other place')}"

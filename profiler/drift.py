@@ -134,7 +134,7 @@ class TokenizerSurvey:
 
 def survey(
     tokenizers: Sequence[tuple[str, Tokenizer, TextFormat]],
-    found: Conformers,
+    surveyed: Conformers,
     placeholders: Sequence[str] = PLACEHOLDERS,
     decimals: int = COORDINATE_DECIMALS,
 ) -> TokenizerSurvey:
@@ -143,14 +143,14 @@ def survey(
     Args:
         tokenizers: name, tokenizer, and how its model's texts are written.
     """
-    conformers = found.conformers
+    conformers = surveyed.conformers
     return TokenizerSurvey(
         _SCHEMA,
-        found.source,
+        surveyed.source,
         len(conformers),
         sum(len(item.positions) for item in conformers),
         decimals,
-        found.skipped,
+        surveyed.skipped,
         tuple(
             _tokenizer(name, tokenizer, conformers, list(map(form.numbers, placeholders)), decimals, form)
             for name, tokenizer, form in tokenizers
@@ -187,7 +187,7 @@ def _tokenizer(
 ) -> TokenizerDrift:
     positions = [position for item in conformers for position in item.positions]
     needed = needed_tokens(tokenizer, [block(position, decimals, form) for position in positions], form)
-    found = fits(tokenizer, positions, decimals, form)
+    fitting = fits(tokenizer, positions, decimals, form)
     singles = {text: tokenizer.encode(text, add_special_tokens=False).ids for text in _SINGLES}
     return TokenizerDrift(
         name,
@@ -201,8 +201,8 @@ def _tokenizer(
         ),
         distribution(needed),
         tuple(_placeholder(tokenizer, text, needed, conformers, form) for text in dict.fromkeys(placeholders)),
-        best(found),
-        closest(found),
+        best(fitting),
+        closest(fitting),
         _answers(tokenizer, conformers, decimals, form),
     )
 
@@ -242,7 +242,7 @@ def _answers(
         return None
     spans = offsets(tokenizer, texts)
     tokens = sum(map(len, spans))
-    free = sum(int(free_flags(text, places, form).sum()) for text, places in zip(texts, spans, strict=True))
+    free = sum(int(free_flags(text, of_text, form).sum()) for text, of_text in zip(texts, spans, strict=True))
     atoms = sum(len(item.positions) for item in conformers)
     return AnswerTokens(tokens / len(texts), tokens / atoms, free / atoms, (tokens - free) / atoms)
 
@@ -298,9 +298,9 @@ def _placeholders(tokenizers: Sequence[TokenizerDrift]) -> Section:
 
 def _best(tokenizers: Sequence[TokenizerDrift]) -> Section:
     rows = [
-        (item.name, criterion, found)
+        (item.name, criterion, placeholder)
         for item in tokenizers
-        for criterion, found in (("cuts none, fewest tokens", item.best), ("least |drift|", item.closest))
+        for criterion, placeholder in (("cuts none, fewest tokens", item.best), ("least |drift|", item.closest))
     ]
     table = table_of(
         rows, ("tokenizer", "text", "0"), ("criterion", "text", "1"), ("placeholder", "text", "2.text"),
@@ -312,14 +312,14 @@ def _best(tokenizers: Sequence[TokenizerDrift]) -> Section:
 
 def _histograms(tokenizers: Sequence[TokenizerDrift]) -> Iterator[Section]:
     for item in tokenizers:
-        known = [(entry.text, entry.drift_tokens.histogram) for entry in item.placeholders if entry.drift_tokens]
-        values = sorted({value for _, histogram in known for value in histogram})
+        pairs = [(entry.text, entry.drift_tokens.histogram) for entry in item.placeholders if entry.drift_tokens]
+        values = sorted({value for _, histogram in pairs for value in histogram})
         if not values:
             continue
         rows = [
-            (value, *(histogram.get(value, 0) for _, histogram in known)) for value in range(values[0], values[-1] + 1)
+            (value, *(histogram.get(value, 0) for _, histogram in pairs)) for value in range(values[0], values[-1] + 1)
         ]
-        columns = (Column("drift", "index"), *(Column(text, "count") for text, _ in known))
+        columns = (Column("drift", "index"), *(Column(text, "count") for text, _ in pairs))
         yield Section(f"Blocks by drift: {item.name}", table=Table(columns, rows))
 
 

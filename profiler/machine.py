@@ -57,17 +57,17 @@ class Watch:
         )
 
     def _read(self) -> dict[str, float]:
-        """Counters that only grow; those that the machine does not tell are missing."""
-        own = os.times()
-        found: dict[str, float] = {"at_ns": time.perf_counter_ns(), "own_s": own.user + own.system}
+        """Return counters that only grow, without those that the machine does not report."""
+        times = os.times()
+        counts: dict[str, float] = {"at_ns": time.perf_counter_ns(), "own_s": times.user + times.system}
         with contextlib.suppress(OSError, ValueError, IndexError):
-            found |= self._cpu()
+            counts |= self._cpu()
         with contextlib.suppress(OSError, ValueError, IndexError):
             some = (self._root / "proc/pressure/cpu").read_text().split("\n", 1)[0]
-            found["waiting_us"] = int(some.rpartition("total=")[2])
+            counts["waiting_us"] = int(some.rpartition("total=")[2])
         if (throttled := self._throttled()) is not None:
-            found["throttled_ns"] = throttled
-        return found
+            counts["throttled_ns"] = throttled
+        return counts
 
     def _cpu(self) -> dict[str, float]:
         """Seconds that the cores of this process were busy by all programs, stolen, and all: proc(5), /proc/stat."""
@@ -92,11 +92,11 @@ class Watch:
                 if controllers and not version_1:
                     continue
                 with contextlib.suppress(OSError):
-                    found = numbers(folder / path.strip("/") / "cpu.stat")
-                    if "throttled_usec" in found:
-                        return 1000 * found["throttled_usec"]
-                    if "throttled_time" in found:
-                        return found["throttled_time"]
+                    counters = numbers(folder / path.strip("/") / "cpu.stat")
+                    if "throttled_usec" in counters:
+                        return 1000 * counters["throttled_usec"]
+                    if "throttled_time" in counters:
+                        return counters["throttled_time"]
         return None
 
     def _mhz(self) -> float | None:
@@ -109,7 +109,7 @@ class Watch:
 
 
 def _gpu(device: torch.device) -> dict[str, Any]:
-    """Return what the driver knows of the GPU; None for what it does not."""
+    """Return the driver's figures of the GPU; None for those that it does not know."""
     import torch
 
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"

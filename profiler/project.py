@@ -58,9 +58,9 @@ class Project:
     def cluster(self, name: str) -> SlurmSettings:
         """Return the table of that name; for `slurm` without one, the cluster's own defaults."""
         if name not in self.clusters and name != DEFAULT_CLUSTER:
-            known = [DEFAULT_CLUSTER, *(key for key in self.clusters if key != DEFAULT_CLUSTER)]
+            names = [DEFAULT_CLUSTER, *(key for key in self.clusters if key != DEFAULT_CLUSTER)]
             where = f"in {self.file}" if self.file else f"and no {NAME} here or above"
-            raise UsageError(f"{unknown(f'cluster {name!r}', name, known)} ({where})", hint=_EXAMPLE)
+            raise UsageError(f"{unknown(f'cluster {name!r}', name, names)} ({where})", hint=_EXAMPLE)
         return self.clusters.get(name, SlurmSettings())
 
     def model(self, name: str) -> ModelAlias:
@@ -75,7 +75,7 @@ class Project:
         return name if alias is None else alias.tokenizer or alias.path
 
     def asked(self, model: str, tokenizer: str | None, prompt: str | None, answer: str | None) -> dict[str, Any]:
-        """Return these settings, with what a model's short name stands for where they are not given."""
+        """Return these settings; those that are not given come from the table of the model's short name."""
         alias = self.model(model)
         return {
             "model": alias.path,
@@ -85,14 +85,14 @@ class Project:
         }
 
 
-def find_project(given: Path | None = None) -> Project:
+def find_project(path: Path | None = None) -> Project:
     """Read the given file, that of `MOLPROF_CONFIG`, or the nearest in the current folder and those above it."""
-    if given is None and (named := os.environ.get(VARIABLE)):
-        given = Path(named)
-    if given is None:
+    if path is None and (named := os.environ.get(VARIABLE)):
+        path = Path(named)
+    if path is None:
         here = Path.cwd()
-        given = next((folder / NAME for folder in (here, *here.parents) if (folder / NAME).is_file()), None)
-    return Project() if given is None else read_project(given)
+        path = next((folder / NAME for folder in (here, *here.parents) if (folder / NAME).is_file()), None)
+    return Project() if path is None else read_project(path)
 
 
 def read_project(path: Path) -> Project:

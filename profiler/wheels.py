@@ -67,26 +67,26 @@ def check_folder(folder: Path, force: bool) -> None:
         raise UsageError(f"{folder} already has wheels", hint="name another with -o DIR, or --force to replace them")
 
 
-def read_there(given: Sequence[str], listed: Path | None) -> dict[str, Version]:
+def read_there(packages: Sequence[str], listed: Path | None) -> dict[str, Version]:
     """Return packages by name, from `NAME==VERSION` texts and a file of such lines.
 
     `pip list --format freeze` prints them.
 
     Raises UsageError where one is of another form, or the file cannot be read.
     """
-    lines = [(f"--have {text}", text) for text in given]
+    lines = [(f"--have {text}", text) for text in packages]
     if listed is not None:
         texts = enumerate(read_text(listed).splitlines(), start=1)
         lines = [(f"{listed}, line {number}", text) for number, text in texts if text.strip()] + lines
-    found: dict[str, Version] = {}
+    versions: dict[str, Version] = {}
     for where, text in lines:
         name, equals, version = text.strip().partition("==")
         try:
-            found[canonicalize_name(name, validate=True)] = Version(version if equals else "")
+            versions[canonicalize_name(name, validate=True)] = Version(version if equals else "")
         except (InvalidVersion, ValueError):
             hint = "as pip list --format freeze prints, such as torch==2.11.0"
             raise UsageError(f"{where}: {text.strip()!r} is not NAME==VERSION", hint) from None
-    return found
+    return versions
 
 
 def gather(target: WheelTarget, extras: Sequence[str], folder: Path, listed: bool) -> list[Path]:
@@ -97,14 +97,14 @@ def gather(target: WheelTarget, extras: Sequence[str], folder: Path, listed: boo
     failed otherwise.
     """
     folder = folder.absolute()  # uv and pip run elsewhere
-    own = [Requirement(text) for text in importlib.metadata.requires(_NAME) or ()]
-    _check_torch(target, own)
+    requires = [Requirement(text) for text in importlib.metadata.requires(_NAME) or ()]
+    _check_torch(target, requires)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
         scratch = Path(name)
         wheel = own_wheel(scratch / "own")
         wanted = ",".join(("presets", *extras))
-        chosen = _compiled(target, scratch, [f"{_NAME}[{wanted}] @ {wheel.as_uri()}"], _excluded(own, extras))
-        files = [str(item) for item in own if canonicalize_name(item.name) in _FILES_ONLY]
+        chosen = _compiled(target, scratch, [f"{_NAME}[{wanted}] @ {wheel.as_uri()}"], _excluded(requires, extras))
+        files = [str(item) for item in requires if canonicalize_name(item.name) in _FILES_ONLY]
         chosen |= _compiled(target, scratch, [text.partition(";")[0] for text in files], (), "--no-deps")
         there = {_NAME, *target.there}
         if not listed and _TRANSFORMERS in target.there:
@@ -123,57 +123,57 @@ def gather(target: WheelTarget, extras: Sequence[str], folder: Path, listed: boo
         folder.mkdir(exist_ok=True)
         for old in folder.glob("*.whl"):
             old.unlink()
-        found = [wheel, *sorted((scratch / "found").glob("*.whl"))]
-        return [path.replace(folder / path.name) for path in found]
+        wheels = [wheel, *sorted((scratch / "found").glob("*.whl"))]
+        return [path.replace(folder / path.name) for path in wheels]
 
 
-def _check_torch(target: WheelTarget, own: Sequence[Requirement]) -> None:
+def _check_torch(target: WheelTarget, requires: Sequence[Requirement]) -> None:
     if _TORCH not in target.there:
         raise UsageError(
             "torch is not among the packages there: its build must fit the driver, so no wheel of it is gathered",
             hint="--have torch==VERSION, or --have-list FILE with the output of pip list --format freeze there",
         )
-    for item in own:
+    for item in requires:
         version = target.there[_TORCH]
         if item.name == _TORCH and not item.specifier.contains(version.public, prereleases=True):
             raise UsageError(f"torch {version} there does not fit: molprof requires {item.name}{item.specifier}")
 
 
-def _excluded(own: Sequence[Requirement], extras: Sequence[str]) -> list[str]:
-    """Return what is not looked for: torch, what is chosen by itself, and what left-out extras require."""
+def _excluded(requires: Sequence[Requirement], extras: Sequence[str]) -> list[str]:
+    """Return the packages to exclude: torch, those chosen separately, and those that left-out extras require."""
     names = [_TORCH, *_FILES_ONLY]
     for extra in set(_LEFT_OUT).difference(extras):
-        names += [item.name for item in own if f'extra == "{extra}"' in str(item.marker) and item.name != _NAME]
+        names += [item.name for item in requires if f'extra == "{extra}"' in str(item.marker) and item.name != _NAME]
     return names
 
 
 def _compiled(
-    target: WheelTarget, scratch: Path, asked: Sequence[str], excluded: Sequence[str], *options: str
+    target: WheelTarget, scratch: Path, texts: Sequence[str], excluded: Sequence[str], *options: str
 ) -> dict[str, str]:
-    """`NAME==VERSION` by name, of what `asked` requires there, beside the packages that are there."""
+    """Return by name the `NAME==VERSION` of packages that `texts` require there, beside those that are there."""
     pins = (f"{name}=={version.public}" for name, version in target.there.items())
-    for name, lines in (("asked", asked), ("there", pins), ("excluded", excluded)):
+    for name, lines in (("asked", texts), ("there", pins), ("excluded", excluded)):
         (scratch / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
     text = _run(
         scratch, "uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python-version", target.python,
         "--python-platform", f"{target.machine}-manylinux_{target.glibc.replace('.', '_')}", "--only-binary", ":all:",
         "--constraint", "there.txt", "--excludes", "excluded.txt", *options, "asked.txt",
     )  # fmt: skip
-    found = (Requirement(line) for line in text.splitlines())
-    return {canonicalize_name(item.name): str(item) for item in found}
+    requirements = (Requirement(line) for line in text.splitlines())
+    return {canonicalize_name(item.name): str(item) for item in requirements}
 
 
 def own_wheel(scratch: Path) -> Path:
     """Molprof's own wheel in a new folder: built from the checkout that is installed here, else from the index."""
     # In a checkout as working directory, the first one is what setuptools left there, which has no origin.
-    known = (item.read_text("direct_url.json") for item in importlib.metadata.distributions(name=_NAME))
-    origin: dict[str, Any] = json.loads(next(filter(None, known), "{}"))
-    asked = origin["url"] if "dir_info" in origin else f"{_NAME}=={importlib.metadata.version(_NAME)}"
+    origins = (item.read_text("direct_url.json") for item in importlib.metadata.distributions(name=_NAME))
+    origin: dict[str, Any] = json.loads(next(filter(None, origins), "{}"))
+    source = origin["url"] if "dir_info" in origin else f"{_NAME}=={importlib.metadata.version(_NAME)}"
     scratch.mkdir()
     # Without this, setuptools builds inside the checkout, and packs what an earlier build left there.
     settings = scratch / "build.cfg"
     settings.write_text(f"[build]\nbuild_base = {scratch}/build\n[egg_info]\negg_base = {scratch}\n")
-    _run(scratch, "pip", "wheel", "--no-deps", "--wheel-dir", str(scratch), asked, DIST_EXTRA_CONFIG=str(settings))
+    _run(scratch, "pip", "wheel", "--no-deps", "--wheel-dir", str(scratch), source, DIST_EXTRA_CONFIG=str(settings))
     (path,) = scratch.glob("*.whl")
     return path
 
@@ -189,8 +189,8 @@ def _run(folder: Path, module: str, *arguments: str, **environment: str) -> str:
         install = "-m ensurepip" if module == "pip" else "-m pip install uv"
         raise UsageError(f"this Python has no {module}, which gathers the wheels", f"{sys.executable} {install}")
     if "No solution found" in output:
-        told = " ".join(output.partition("resolving dependencies")[2].split()).lstrip(":╰─▶ ").removeprefix("cause: ")
-        raise UsageError(f"no set of versions fits what is there: {told}", "leave out what may be replaced there")
+        reason = " ".join(output.partition("resolving dependencies")[2].split()).lstrip(":╰─▶ ").removeprefix("cause: ")
+        raise UsageError(f"no set of versions fits what is there: {reason}", "leave out what may be replaced there")
     errors = [line for line in output.splitlines() if line.lower().startswith("error")] or output.split("\n")[-2:-1]
     problem = errors[0] if errors else f"code {done.returncode}"
     raise RunError(f"{module} {arguments[0]} failed: {problem}", hint="is the package index reachable?")

@@ -46,8 +46,8 @@ def _facts_of(module: str) -> frozenset[str]:
 @functools.cache
 def modules() -> Mapping[str, str]:
     """Return the modules by key for INCLUDE PERFETTO MODULE (`molprof.launches`): SQL texts, sorted by key."""
-    found = sorted(Path(__file__).parent.glob("*.sql"), key=lambda path: path.name)
-    texts = {f"{PACKAGE}.{path.stem}": path.read_text(encoding="utf-8") for path in found}
+    paths = sorted(Path(__file__).parent.glob("*.sql"), key=lambda path: path.name)
+    texts = {f"{PACKAGE}.{path.stem}": path.read_text(encoding="utf-8") for path in paths}
     texts.pop(FACTS)
     return MappingProxyType(texts)
 
@@ -70,7 +70,7 @@ def replacing_tables(sql: str) -> str:
 
 
 class _MarkTables(NamedTuple):
-    """What the tables of molprof.phase_marks and molprof.step_marks name."""
+    """Names in the tables of molprof.phase_marks and molprof.step_marks."""
 
     files: Mapping[str, re.Pattern[str]]  # of functions that mark phases or steps, by name
     modules: re.Pattern[str]
@@ -98,7 +98,7 @@ def _marks() -> _MarkTables:
 
 
 def marks_phase(name: str) -> bool:
-    """Whether a Python function marks a phase or step, by its name: `vllm/core.py(12): step`, `nn.Module: A_0`."""
+    """Return True if a function's name marks a phase or step: `vllm/core.py(12): step`, `nn.Module: A_0`."""
     file, _, function = name.rpartition(": ")
     if file == "nn.Module":
         return _marks().modules.match(function) is not None

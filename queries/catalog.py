@@ -1,4 +1,4 @@
-"""What the package offers, read from the comments of its SQL files: modules, objects, columns, units, examples.
+"""The contents of the SQL package, read from its files' comments: modules, objects, columns, units, examples.
 
 A module begins with a comment. Its first paragraph says what the module is for. A paragraph that begins with `Example:`
 or `Example (key=value, ...):` holds the query for its main result, with `$key` for parameters. Then come INCLUDE
@@ -101,47 +101,47 @@ def homes() -> dict[str, str]:
     return {name: key for key, sql in modules().items() for name in _NAME.findall(sql)}
 
 
-def find_module(name: str, known: Mapping[str, Module]) -> Module:
+def find_module(name: str, modules: Mapping[str, Module]) -> Module:
     """Return the module called `name`, or the one that defines the object `name`. Raises UsageError."""
-    own = name.removeprefix(f"{PACKAGE}.")
-    if own in known:
-        return known[own]
-    for module in known.values():
+    key = name.removeprefix(f"{PACKAGE}.")
+    if key in modules:
+        return modules[key]
+    for module in modules.values():
         if any(entry.name == name for entry in module.entries):
             return module
-    raise UsageError(f"no module, table, view or function {name!r}", hint=suggestion(name, known))
+    raise UsageError(f"no module, table, view or function {name!r}", hint=suggestion(name, modules))
 
 
-def suggestion(name: str, known: Mapping[str, Module]) -> str:
-    """Return what to try instead of an unknown name."""
-    names = [*known, *(entry.name for module in known.values() for entry in module.entries)]
+def suggestion(name: str, modules: Mapping[str, Module]) -> str:
+    """Return a hint for an unknown name: the nearest names, or the command that lists them."""
+    names = [*modules, *(entry.name for module in modules.values() for entry in module.entries)]
     close = difflib.get_close_matches(name.removeprefix(f"{PACKAGE}."), names, n=3)
     return f"did you mean {' or '.join(close)}?" if close else "molprof query list shows the modules"
 
 
-def with_includes(name: str, known: Mapping[str, Module]) -> tuple[str, ...]:
+def with_includes(name: str, modules: Mapping[str, Module]) -> tuple[str, ...]:
     """Return the modules that `name` needs, each after those that it needs itself; `name` is the last."""
     order: list[str] = []
-    for included in known[name].includes:
-        order.extend(item for item in with_includes(included, known) if item not in order)
+    for included in modules[name].includes:
+        order.extend(item for item in with_includes(included, modules) if item not in order)
     return (*order, name)
 
 
-def standalone_sql(name: str, known: Mapping[str, Module]) -> str:
+def standalone_sql(name: str, modules: Mapping[str, Module]) -> str:
     """Return a module and all that it needs as one text, for where no package can be added."""
-    parts = (INCLUDE.sub("", known[item].sql) for item in with_includes(name, known))
+    parts = (INCLUDE.sub("", modules[item].sql) for item in with_includes(name, modules))
     # Several modules include the same ones.
     parts = (replacing_tables(part) for part in parts)
     return "\n".join(re.sub(r"\n{3,}", "\n\n", part) for part in parts)
 
 
 def _header(sql: str) -> tuple[tuple[str, ...], str, tuple[tuple[str, str], ...]]:
-    """Paragraphs, example and its defaults, from the comment that a module begins with."""
+    """Return paragraphs, example and its defaults from a module's first comment."""
     top = sql.split("\n\n", 1)[0]
     lines = [line.removeprefix("--").removeprefix(" ") for line in top.splitlines()]
     text, example, defaults = "\n".join(lines), "", ""
-    if found := _EXAMPLE.search(text):
-        text, example, defaults = text[: found.start()], found["sql"], found["defaults"] or ""
+    if match := _EXAMPLE.search(text):
+        text, example, defaults = text[: match.start()], match["sql"], match["defaults"] or ""
     pairs = (item.partition("=") for item in defaults.split(", ") if item)
     return (
         tuple(" ".join(part.split()) for part in text.strip().split("\n\n")),
@@ -152,17 +152,17 @@ def _header(sql: str) -> tuple[tuple[str, ...], str, tuple[tuple[str, str], ...]
 
 def _entries(sql: str) -> tuple[CatalogEntry, ...]:
     said: dict[str, str] = {}
-    return tuple(_entry(found, said) for found in _CREATE.finditer(sql) if not found["name"].startswith("_"))
+    return tuple(_entry(match, said) for match in _CREATE.finditer(sql) if not match["name"].startswith("_"))
 
 
-def _entry(found: re.Match[str], said: dict[str, str]) -> CatalogEntry:
-    is_function = found["kind"] == "FUNCTION"
-    listed = _columns(found["list"] or "", said)
-    returned = _RETURNS.search(found["rest"])
+def _entry(match: re.Match[str], said: dict[str, str]) -> CatalogEntry:
+    is_function = match["kind"] == "FUNCTION"
+    listed = _columns(match["list"] or "", said)
+    returned = _RETURNS.search(match["rest"])
     return CatalogEntry(
-        name=found["name"],
-        kind=found["kind"].lower(),
-        comment=_prose(found["comment"]),
+        name=match["name"],
+        kind=match["kind"].lower(),
+        comment=_prose(match["comment"]),
         arguments=listed if is_function else (),
         columns=_columns(returned[1] if returned else "", said) if is_function else listed,
     )
@@ -170,12 +170,12 @@ def _entry(found: re.Match[str], said: dict[str, str]) -> CatalogEntry:
 
 def _columns(text: str, said: dict[str, str]) -> tuple[CatalogColumn, ...]:
     """said: the comment that the module first gives a column of each name; those of `text` are added."""
-    found = []
+    columns = []
     for match in _COLUMN.finditer(text):
         comment = _prose(match["comment"]) or said.get(match["name"], "")
         said.setdefault(match["name"], comment)
-        found.append(CatalogColumn(match["name"], match["type"], _unit(match["type"], comment), comment))
-    return tuple(found)
+        columns.append(CatalogColumn(match["name"], match["type"], _unit(match["type"], comment), comment))
+    return tuple(columns)
 
 
 def _unit(kind: str, comment: str) -> str:

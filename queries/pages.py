@@ -11,10 +11,10 @@ _WIDTH = 100
 _INDENT = "  "
 
 
-def module_list(known: Mapping[str, Module], terminal: int | None) -> str:
-    """One line per module; on a terminal of so many columns as many as it needs."""
-    size = max(len(name) for name in known)
-    lines = [f"{name:{size}}  {module.line}" for name, module in known.items()]
+def module_list(modules: Mapping[str, Module], terminal: int | None) -> str:
+    """Return one line per module, wrapped on a terminal of `terminal` columns."""
+    size = max(len(name) for name in modules)
+    lines = [f"{name:{size}}  {module.line}" for name, module in modules.items()]
     lines += ["", "molprof query list NAME shows one module; molprof query NAME TRACE runs its example."]
     if terminal is not None and terminal > 2 * size:
         indent = " " * (size + 2)

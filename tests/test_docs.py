@@ -66,7 +66,7 @@ def test_command_lines_parse(page: Path) -> None:
             command, context = found, click.Context(found, context, **found.context_settings)
         given, rest, _ = command.make_parser(context).parse_args(words)
         assert not rest
-        more = given.get("given")  # options of the cases of a sweep
+        more = given.get("case_options")  # options of the cases of a sweep
         of_cases = {word.partition("=")[0] for word in more if word[0] == "-"} if isinstance(more, tuple) else set()
         assert of_cases <= {name for item in capture.command.params for name in item.opts}, words
         for name, value in given.items():

@@ -105,8 +105,8 @@ def command(
       molprof attach http://127.0.0.1:8000 --every 10m --steps 20 --for 24h --trace-dir /tmp/vllm-traces --to history
     """
     if windows.every is not None:
-        given = {name: options[name] for name in ("requests_file", "prompts", "concurrency", "rate")}
-        refuse("--every", "it sends no requests", **given)
+        of_requests = {name: options[name] for name in ("requests_file", "prompts", "concurrency", "rate")}
+        refuse("--every", "it sends no requests", **of_requests)
         connect = partial(_server, url, options)
         sample_server(windows, steps, source, folder, connect)
         return
@@ -136,12 +136,12 @@ def command(
     recording = None
     if source is not None and folder is not None:
         recording = ServerRecording(steps, skipped or 0, source, folder, line, result.force)
-    found = attach(server, settings, load, requests, recording, note)
-    result.deliver(attached_document(server.url, found.runs, list(map(str, found.traces)), found.notes))
-    if found.problem is not None:
-        raise found.problem
-    if len(found.traces) > 1:
-        note(f"next: molprof compare {' '.join(map(str, found.traces))}")
+    attached = attach(server, settings, load, requests, recording, note)
+    result.deliver(attached_document(server.url, attached.runs, list(map(str, attached.traces)), attached.notes))
+    if attached.problem is not None:
+        raise attached.problem
+    if len(attached.traces) > 1:
+        note(f"next: molprof compare {' '.join(map(str, attached.traces))}")
 
 
 def _server(url: str, options: dict[str, Any]) -> Server:
@@ -158,21 +158,21 @@ def _settings(options: dict[str, Any], file: Path | None, against: Path | None) 
         if options["prompts"] is None:
             raise UsageError("no prompts are given", hint="--prompts FILE, or --requests FILE")
         return CaptureSettings("served", engine=VLLM, **options)  # which takes all constraints
-    given = [name for name in ("prompts", *CONSTRAINTS) if options[name] is not None]
-    if given:
-        flag = SETTINGS[given[0]].flag
+    constraining = [name for name in ("prompts", *CONSTRAINTS) if options[name] is not None]
+    if constraining:
+        flag = SETTINGS[constraining[0]].flag
         raise UsageError(f"--requests have their own prompts and constraints, not those of {flag}", f"leave out {flag}")
     return CaptureSettings("served", engine=VLLM, **options)
 
 
 def _fields(body: str | None) -> dict[str, Any]:
     try:
-        found = {} if body is None else json.loads(body)
+        fields = {} if body is None else json.loads(body)
     except ValueError as problem:
         raise UsageError(f"--body is no JSON: {problem}", """such as --body '{"top_p": 0.9}'""") from None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise UsageError("--body is no JSON object", """such as --body '{"top_p": 0.9}'""")
-    return found
+    return fields
 
 
 def _key(name: str | None) -> str | None:

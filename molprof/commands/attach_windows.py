@@ -36,7 +36,7 @@ def _bytes(text: str) -> int:
 
 @dataclass(frozen=True)
 class WindowOptions:
-    """What is asked for of windows."""
+    """Options of recorded windows."""
 
     every: float | None = declared(
         "--every",

@@ -127,22 +127,22 @@ def _benchmark(
     """Return the command of a benchmark; `cases_of` returns its cases, by whether they run on a GPU."""
 
     @grouped(CaseOptions, "running")
-    def invoke(running: CaseOptions, **given: Any) -> int:
+    def invoke(running: CaseOptions, **arguments: Any) -> int:
         _check(running)
-        cases = cases_of(running, {**given, "device": running.device, "threads": running.threads})
+        cases = cases_of(running, {**arguments, "device": running.device, "threads": running.threads})
         if _submitted(running, len(undivided(cases(True)))):
             return 0
         from molprof.profiler.bench.facts import read_machine
 
         facts = read_machine(running.device, running.threads, cases(True))
-        found = cases(facts.gpu)
+        runnable = cases(facts.gpu)
         if running.repeats is None:  # of one constraint the answer is wanted at once
-            is_one = all(isinstance(case, MasksCase) and case.is_one for case in found)
+            is_one = all(isinstance(case, MasksCase) and case.is_one for case in runnable)
             running = replace(running, repeats=1 if is_one else _REPEATS)
-        return run(found, facts, running)
+        return run(runnable, facts, running)
 
-    made = click.command(name, cls=Submittable, help=text, short_help=text.partition("\n")[0])
-    return made(with_options(invoke, *options))
+    click_command = click.command(name, cls=Submittable, help=text, short_help=text.partition("\n")[0])
+    return click_command(with_options(invoke, *options))
 
 
 def _check(running: CaseOptions) -> None:
@@ -169,8 +169,8 @@ def _submitted(running: CaseOptions, cases: int) -> bool:
             f"use at most --tasks {cases}",
         )
     context = click.get_current_context()
-    given = (context.params[item.name] for item in context.command.params if isinstance(item, click.Argument))
-    words = ["bench", str(context.info_name), *filter(None, given)]
+    arguments = (context.params[item.name] for item in context.command.params if isinstance(item, click.Argument))
+    words = ["bench", str(context.info_name), *filter(None, arguments)]
     words += own_arguments(context, "tasks", "output", "resume")
     submit_shares(running, "bench", words, running.output.absolute(), running.resume)
     if not running.submission.detach:
@@ -194,7 +194,7 @@ def run(cases: Sequence[Case], facts: CaseFacts, running: CaseOptions) -> int:
     from molprof.profiler.jobs.results_file import ResultsFile
 
     assert running.output is not None
-    known = set(map(case_id, cases))
+    ids = set(map(case_id, cases))
     plan = SchedulePlan(
         tuple(cases), running.repeats, running.seed, Limits(running.limit, running.memory_limit or default_memory()),
         running.resume, running.retry, running.bisect, ("molprof", *sys.argv[1:]),
@@ -203,10 +203,10 @@ def run(cases: Sequence[Case], facts: CaseFacts, running: CaseOptions) -> int:
         if file.before.results and not running.resume:
             before = counted(len(file.before.results), "result")
             note(f"adding to {before} in {running.output}; --resume leaves out what is done")
-        for count, how in file.elsewhere(known, facts.environment) if running.resume else ():
-            found = f"{counted(count, 'result')} of these cases in {running.output}"
-            note(f"{found}: not counted, because their environment differs: {escaped(how)}")
-        had_figures = file.has_figures(known)
+        for count, how in file.elsewhere(ids, facts.environment) if running.resume else ():
+            results_text = f"{counted(count, 'result')} of these cases in {running.output}"
+            note(f"{results_text}: not counted, because their environment differs: {escaped(how)}")
+        had_figures = file.has_figures(ids)
     if (lines := run_here(plan, facts, running.output)) is None:
         return 130
     bench_masks.show_ranking(running.output, cases)
@@ -223,9 +223,9 @@ Examples:
 """
 
 
-def _sdpa_cases(running: CaseOptions, given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
-    shapes = given.pop("attention_shapes")
-    return lambda gpu: sdpa_cases(shapes or tuple(map(read_shape, SHAPES[gpu])), **given)
+def _sdpa_cases(running: CaseOptions, options: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
+    shapes = options.pop("attention_shapes")
+    return lambda gpu: sdpa_cases(shapes or tuple(map(read_shape, SHAPES[gpu])), **options)
 
 
 command.add_command(_benchmark("sdpa", _SDPA, _SDPA_OPTIONS, _sdpa_cases))
@@ -237,7 +237,7 @@ _MASK_OPTIONS = (
                  help="Measure batches of N rows too."),
     *bench_masks.OPTIONS,
 )  # fmt: skip
-_masks = _benchmark(bench_masks.NAME, bench_masks.TEXT, _MASK_OPTIONS, lambda _, given: bench_masks.mask_cases(given))
+_masks = _benchmark(bench_masks.NAME, bench_masks.TEXT, _MASK_OPTIONS, lambda _, values: bench_masks.mask_cases(values))
 for _item in _masks.params:
     if isinstance(_item, click.Option) and _item.name in bench_masks.HELP:
         _item.help = bench_masks.HELP[_item.name]

@@ -66,31 +66,31 @@ _OTHER_DIALECT = ("bad escape", "unknown extension", "bad inline flags", "bad ch
 ENGINE_NAMES = tuple(ENGINES)
 
 
-def mask_cases(given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
+def mask_cases(options: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
     """Return the cases by options; the same with a GPU."""
-    threads, batches = given["threads"], given["batches"]
+    threads, batches = options["threads"], options["batches"]
     if min(batches) < 1:
         raise click.BadParameter("a batch has a row or more", param_hint="'--batch'")
-    if given["oracle"] and click.get_current_context().get_parameter_source("batches") is ParameterSource.DEFAULT:
+    if options["oracle"] and click.get_current_context().get_parameter_source("batches") is ParameterSource.DEFAULT:
         batches = ()
-    refuse("molprof bench masks --oracle", "it times nothing", batch=given["oracle"] and batches)
-    refuse("molprof bench masks --oracle", "it times nothing", threads=given["oracle"] and threads)
-    size, (folder, constraint) = given["schemas"], _one_constraint(given)
+    refuse("molprof bench masks --oracle", "it times nothing", batch=options["oracle"] and batches)
+    refuse("molprof bench masks --oracle", "it times nothing", threads=options["oracle"] and threads)
+    size, (folder, constraint) = options["schemas"], _one_constraint(options)
     is_one = constraint is not None or (folder is not None and Path(folder).is_file())
-    seconds = given["seconds"] or (_SECONDS if is_one and not given["oracle"] else None)
-    if given["tokenizers"] is None:
+    seconds = options["seconds"] or (_SECONDS if is_one and not options["oracle"] else None)
+    if options["tokenizers"] is None:
         note(f"tokenizer: {_TOKENIZER}; --tokenizer takes that of your model, with which engines may rank otherwise")
-    if given["oracle"] and constraint is not None:
+    if options["oracle"] and constraint is not None:
         raise click.UsageError("--oracle compares masks of JSON schemas alone")
     if constraint is None:
-        found = find_schemas(None if folder is None else Path(folder))
+        schemas = find_schemas(None if folder is None else Path(folder))
     else:
-        found = SchemaFolder((constraint[0],), (digest({"constraint": constraint}),))
-    engines: Sequence[tuple[str, ...]] = [(name,) for name in given["engines"]]
-    if given["oracle"]:
+        schemas = SchemaFolder((constraint[0],), (digest({"constraint": constraint}),))
+    engines: Sequence[tuple[str, ...]] = [(name,) for name in options["engines"]]
+    if options["oracle"]:
         if len(engines) < 2:
             raise click.UsageError("--oracle requires two engines or more")
-        engines = [*itertools.combinations(given["engines"], 2)]
+        engines = [*itertools.combinations(options["engines"], 2)]
     cases = [
         MasksCase(
             names[0],
@@ -98,18 +98,18 @@ def mask_cases(given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
             folder,
             first,
             count,
-            found.digest(first, count),
+            schemas.digest(first, count),
             other=(*names, None)[1],
             batches=batches,
             threads=threads,
-            device=given["device"],
+            device=options["device"],
             constraint=constraint,
             seconds=seconds,
         )
-        for tokenizer in given["tokenizers"] or (_TOKENIZER,)
-        for first in range(0, len(found.names), size)
+        for tokenizer in options["tokenizers"] or (_TOKENIZER,)
+        for first in range(0, len(schemas.names), size)
         for names in engines
-        for count in [min(size, len(found.names) - first)]
+        for count in [min(size, len(schemas.names) - first)]
     ]
     return lambda gpu: cases
 
@@ -122,22 +122,22 @@ def show_ranking(output: Path, cases: Sequence[Case]) -> None:
 
     if not all(isinstance(case, MasksCase) and case.is_one and case.other is None for case in cases):
         return
-    known = set(map(case_id, cases))
-    measured = [item for item in summed(read_results(output)) if item.case in known and item.masks]
+    ids = set(map(case_id, cases))
+    measured = [item for item in summed(read_results(output)) if item.case in ids and item.masks]
     measured = [item for item in measured if item.environment == measured[-1].environment]
     if len(measured) > 1:
         ResultOptions().deliver(masks_ranking(measured))
 
 
-def _one_constraint(given: dict[str, Any]) -> tuple[str | None, tuple[str, str] | None]:
+def _one_constraint(options: dict[str, Any]) -> tuple[str | None, tuple[str, str] | None]:
     """Return the folder or file of schemas, and another constraint, kind and text, in its place."""
-    names = [name for name in ("folder", *CONSTRAINTS) if given[name] is not None]
+    names = [name for name in ("folder", *CONSTRAINTS) if options[name] is not None]
     if len(names) > 1:
         one, other = ("PATH" if name == "folder" else f"--{name.replace('_', '-')}" for name in names[:2])
         raise click.UsageError(f"{one} and {other} exclude each other; give one of them")
     if not names or names[0] in ("folder", "schema"):
-        return given["folder"] or given["schema"], None
-    value = given[names[0]]
+        return options["folder"] or options["schema"], None
+    value = options[names[0]]
     if names[0] == "grammar_file":
         return None, ("grammar", read_text(Path(value)))
     if names[0] == "regex":

@@ -113,21 +113,21 @@ def command(
     else:
         check_ending(output, ENDINGS)
     line = ("molprof", *sys.argv[1:])
-    asked = [
+    runs_to_make = [
         (settings, OutputFile(next_free(Path(name)), command=line, chosen=True))
         if output is None
         else (settings, OutputFile(output / name if folder else output, force, line))
         for name, settings in runs.items()
     ]
-    for settings, trace in asked:
+    for settings, trace in runs_to_make:
         named = (settings.prompts, settings.requests, settings.smiles, (settings.smiles or "").rpartition(":")[0])
         trace.check(map(Path, filter(None, named)))
-    if asked[0][0].strict:  # tells of a bad line before torch is imported, which takes seconds
+    if runs_to_make[0][0].strict:  # tells of a bad line before torch is imported, which takes seconds
         from molprof.profiler.molecules.prompts import read_inputs
 
-        read_inputs(asked[0][0])
+        read_inputs(runs_to_make[0][0])
     if submission.cluster is not None and output is not None:
-        for settings, _ in asked:
+        for settings, _ in runs_to_make:
             check_folder("model", settings.model)
             check_folder("tokenizer", settings.tokenizer)
         from molprof.profiler.jobs.job import Task
@@ -143,7 +143,7 @@ def command(
     problems: list[str] = []
     try:
         with ProgressPrinter() as progress:
-            for result in capture_together(asked, progress, able_only=every):
+            for result in capture_together(runs_to_make, progress, able_only=every):
                 session = result.manifest.session
                 together = UNSET if session is None else session.measured
                 if together is not UNSET and together not in measured:
@@ -159,10 +159,10 @@ def command(
     except KeyboardInterrupt:
         if not written:
             raise
-        note(f"interrupted; {len(written)} of {len(asked)} traces are written")
+        note(f"interrupted; {len(written)} of {len(runs_to_make)} traces are written")
         context.exit(130)
     finally:
-        if whole_of(asked[0][0]) is not None:
+        if whole_of(runs_to_make[0][0]) is not None:
             _show_rankings(measured)
     if several:
         note(f"next: molprof compare {shlex.join(map(str, written))}")
@@ -194,9 +194,9 @@ def _every_engine(names: str, options: Mapping[str, Any]) -> tuple[str, list[str
         takes = ENGINES if options["grammar_file"] else WHOLE_TEXT
         engines = tuple(name for name in takes if name not in missing)
     each = [name.strip() for name in names.split(",")]
-    found = [one for name in each for one in ((NO_PROCESSOR, *engines) if name == ALL else (name,))]
+    chosen = [one for name in each for one in ((NO_PROCESSOR, *engines) if name == ALL else (name,))]
     lines = [f"{name} is left out: it is not installed (pip install {package})" for name, package in missing.items()]
-    return ",".join(dict.fromkeys(found)), lines
+    return ",".join(dict.fromkeys(chosen)), lines
 
 
 def capture_settings(project: Project, lp: bool | None, **options: Any) -> CaptureSettings:
@@ -204,10 +204,10 @@ def capture_settings(project: Project, lp: bool | None, **options: Any) -> Captu
     chosen = options["processor"] or (LP_WORD if lp else NO_PROCESSOR)
     if lp is False and chosen != NO_PROCESSOR:
         raise click.UsageError(f"--no-lp and --processor {chosen} contradict each other; give one of them")
-    given = project.model(options["model"]).processor or LP_PROCESSOR
-    options["processor"] = {NO_PROCESSOR: None, LP_WORD: given}.get(chosen, chosen)
-    own = (options.get(name) for name in ("tokenizer", "prompt_format", "answer_format"))
-    options |= project.asked(options["model"], *own)
+    lp_processor = project.model(options["model"]).processor or LP_PROCESSOR
+    options["processor"] = {NO_PROCESSOR: None, LP_WORD: lp_processor}.get(chosen, chosen)
+    texts = (options.get(name) for name in ("tokenizer", "prompt_format", "answer_format"))
+    options |= project.asked(options["model"], *texts)
     if ":" not in (options["processor"] or ""):
         options["processor_args"] = ()  # of another run of this capture or sweep
     settings = CaptureSettings(**options)
@@ -220,18 +220,18 @@ def run_settings(project: Project, model: str, processor: str | None, **options:
     models = [model] if Path(model).exists() else _names("--model", model)
     processors = [None] if processor is None else _names("--processor", processor)
     several = len(models) * len(processors) > 1
-    found: dict[str, CaptureSettings] = {}
+    by_name: dict[str, CaptureSettings] = {}
     for one in models:
         for chosen in processors:
             unconstrained = chosen == NO_PROCESSOR or not (chosen or options["lp"])
             # Those of the others.
-            own = {**options, **_OF_CONSTRAINT} if several and unconstrained else options
-            settings = capture_settings(project, model=one, processor=chosen, **own)
-            path = next_free(Path(default_name(one, settings.processor)), lambda path: path.name in found)
-            found[path.name] = settings
-    given = options["processor_args"]
-    check_arguments(given, any(settings.processor_args for settings in found.values()))
-    return found
+            run_options = {**options, **_OF_CONSTRAINT} if several and unconstrained else options
+            settings = capture_settings(project, model=one, processor=chosen, **run_options)
+            path = next_free(Path(default_name(one, settings.processor)), lambda path: path.name in by_name)
+            by_name[path.name] = settings
+    processor_args = options["processor_args"]
+    check_arguments(processor_args, any(settings.processor_args for settings in by_name.values()))
+    return by_name
 
 
 def _names(option: str, value: str) -> list[str]:

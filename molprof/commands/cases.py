@@ -1,4 +1,4 @@
-"""What sweeps and benchmarks have in common: options of how their cases run, and running them here."""
+"""Shared by sweeps and benchmarks: options of how cases run, and running them here."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run_here(plan: SchedulePlan, facts: CaseFacts | None, output: Path) -> CaseL
 
 
 def told(lines: CaseLines, output: Path, following: Sequence[str], had_figures: bool) -> None:
-    """Print what became of the cases, and the command that shows it; RunError if none was measured, now or before."""
+    """Print the outcome of the cases, and the command that shows it; RunError if none was measured, now or before."""
     if lines.statuses:
         note(f"results: {', '.join(f'{count} {state}' for state, count in sorted(lines.statuses.items()))}")
     else:

@@ -121,8 +121,8 @@ class Command(_Help):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Return the context of the subcommand that the first argument names, else of the command."""
-        if args and (found := self.commands.get(args[0])) is not None:
-            return found.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        if args and (subcommand := self.commands.get(args[0])) is not None:
+            return subcommand.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -191,11 +191,11 @@ class Command(_Help):
         """Options by the heading that they stand under, in the order of the headings."""
         options = self._options(ctx)
         subjects = _SUBJECTS if len(options) > _FEW else {}
-        found: dict[str, list[click.Option]] = {subject: [] for subject in (*subjects.values(), _UNNAMED)}
+        by_subject: dict[str, list[click.Option]] = {subject: [] for subject in (*subjects.values(), _UNNAMED)}
         for item in options:
             if item not in without:
-                found[subjects.get(item.name or "", _UNNAMED)].append(item)
-        return {subject: items for subject, items in found.items() if items}
+                by_subject[subjects.get(item.name or "", _UNNAMED)].append(item)
+        return {subject: items for subject, items in by_subject.items() if items}
 
 
 def _name(option: click.Option, context: click.Context) -> str:

@@ -122,16 +122,16 @@ def command(
     if by is not None:
         if len(traces) > 2:
             raise UsageError(f"--by {by} compares two traces, and {len(traces)} are given", hint="give two")
-        given = {"fail_if": thresholds, "predictions": predictions, "tokens": tokens, "molecules": molecules}
-        refuse(f"--by {by}", "leave these out", **given)
+        excluded = {"fail_if": thresholds, "predictions": predictions, "tokens": tokens, "molecules": molecules}
+        refuse(f"--by {by}", "leave these out", **excluded)
     result.check([*traces, *filter(None, [predictions])])
     if base is not None and _place_of(base, traces) is None:
         raise UsageError(f"--base {base} is none of the traces", hint=f"one of {', '.join(map(str, traces))}")
     if by is not None:
         from molprof.analysis.documents.kernels import kernels_document
 
-        place = _place_of(base, traces) or 0
-        ordered = [traces[place], *traces[:place], *traces[place + 1 :]]
+        base_index = _place_of(base, traces) or 0
+        ordered = [traces[base_index], *traces[:base_index], *traces[base_index + 1 :]]
         kernels = compare_kernels(ordered, region, replace(reading, cached=False), by)
         note(*kernels.notes)
         result.deliver(kernels_document(kernels), whole)
@@ -142,29 +142,29 @@ def command(
 
     bounds = [parse_threshold(text) for text in thresholds]
     expectations = () if predictions is None else read_expectations(predictions)
-    found = with_given(reports(traces, reading), tokens, molecules)
-    known = dict(zip(traces, found, strict=True))
+    all_reports = with_given(reports(traces, reading), tokens, molecules)
+    runs = dict(zip(traces, all_reports, strict=True))
     compared = [
         (
             name,
             compare(
-                *(known[path] for path in paths), anyway=anyway, expectations=expectations, base=_place_of(base, paths)
+                *(runs[path] for path in paths), anyway=anyway, expectations=expectations, base=_place_of(base, paths)
             ),
         )
         for name, paths in groups or [("", traces)]
     ]
     outcomes = [(name, judge_rows(item.labels, item.runs, item.rows, bounds)) for name, item in compared]
     outcome = [
-        [f"{name}: {line}" if name else line for name, kinds in outcomes for line in kinds[place]] for place in range(3)
+        [f"{name}: {line}" if name else line for name, kinds in outcomes for line in kinds[index]] for index in range(3)
     ]
     document = groups_document(compared) if groups else comparison_document(compared[0][1])
     text = render(document, result.style, result.columns, whole)
-    note(*(remark for report in found for remark in report.trace.remarks))
+    note(*(remark for report in all_reports for remark in report.trace.remarks))
     write(text, result.output)
     return judged(outcome)
 
 
-def _expanded(given: Sequence[Path]) -> list[Path]:
+def _expanded(inputs: Sequence[Path]) -> list[Path]:
     """Return the traces, in place of a folder those in it; the folder of a sweep by its index.
 
     A folder without any stays.
@@ -174,7 +174,7 @@ def _expanded(given: Sequence[Path]) -> list[Path]:
     from molprof.analysis.reader.source import is_other, left_out, traces_in
 
     paths: list[Path] = []
-    for path in sweeps_expanded(given):
+    for path in sweeps_expanded(inputs):
         inside = traces_in(path) if path.is_dir() else []
         names = {item.name for item in inside}
         others = [

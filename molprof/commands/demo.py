@@ -58,7 +58,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, native_path: st
     molecules = folder / "molecules.smi"
     with replacing(molecules) as part:
         part.write_text("".join(f"{smiles}\n" for smiles in short_molecules(count)))
-    asked = [
+    runs_to_make = [
         (
             CaptureSettings(
                 model=preset,
@@ -75,7 +75,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, native_path: st
         for name, (preset, constrained) in RUNS.items()
     ]
     with ProgressPrinter() as progress:
-        for result in capture_together(asked, progress):
+        for result in capture_together(runs_to_make, progress):
             for line in result.notes:
                 progress.line(escaped(f"{trace_stem(result.path.name)}: {line}"))
     note("reading the four traces")

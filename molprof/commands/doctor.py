@@ -45,7 +45,7 @@ def command(limit_s: float, peaks: bool, config: Path | None, result: ResultOpti
         from molprof.profiler.doctor.peaks import peak_checks
 
         click.echo("measuring peaks", err=True)
-        known = peak_checks(limit_s, peaks_of)
-        diagnosis = replace(diagnosis, checks=(*diagnosis.checks, *known))
+        measured = peak_checks(limit_s, peaks_of)
+        diagnosis = replace(diagnosis, checks=(*diagnosis.checks, *measured))
     result.deliver(diagnosis_document(diagnosis))
     return 0 if diagnosis.can_analyse or diagnosis.can_capture else 3

@@ -77,9 +77,9 @@ def command(
         )
     result.check(filter(None, [path]))
     if any(value is not None for value in whole.values()):
-        given: dict[str, object] = {"conformers": path, "placeholder": placeholders, "n": count}
-        given |= {"decimals": decimals != _DECIMALS, "prompt_format": prompt_format, "answer_format": answer_format}
-        refuse("drift of a constraint", "a constraint has no coordinates", **given)
+        excluded: dict[str, object] = {"conformers": path, "placeholder": placeholders, "n": count}
+        excluded |= {"decimals": decimals != _DECIMALS, "prompt_format": prompt_format, "answer_format": answer_format}
+        refuse("drift of a constraint", "a constraint has no coordinates", **excluded)
         result.deliver(_room(whole, tokenizers, config))
         return
     from molprof.profiler.drift import PLACEHOLDERS, check_placeholders, drift_document, survey
@@ -100,13 +100,13 @@ def command(
             f"the models {', '.join(names)} write other texts: {path} cannot be of all",
             hint="one --tokenizer at a time",
         )
-    found = built_in_conformers(count) if path is None else read_conformers(path, count, forms[names[0]])
+    conformers = built_in_conformers(count) if path is None else read_conformers(path, count, forms[names[0]])
     loaded = [(name, load_backend(project.tokenizer(name) or name), forms[name]) for name in names]
-    note(*(f"line {skipped.line}: {skipped.problem}; skipped" for skipped in found.skipped))
-    result.deliver(drift_document(survey(loaded, found, wanted, decimals)))
+    note(*(f"line {skipped.line}: {skipped.problem}; skipped" for skipped in conformers.skipped))
+    result.deliver(drift_document(survey(loaded, conformers, wanted, decimals)))
 
 
-def _room(given: dict[str, Any], names: tuple[str, ...], config: Path | None) -> Document:
+def _room(options: dict[str, Any], names: tuple[str, ...], config: Path | None) -> Document:
     from molprof.profiler.constraints import whole_of
     from molprof.profiler.constraints.automaton import NoText, TooLarge
     from molprof.profiler.constraints.json_schema import compiled
@@ -116,7 +116,7 @@ def _room(given: dict[str, Any], names: tuple[str, ...], config: Path | None) ->
     from molprof.profiler.project import find_project
 
     # A capture checks the same options.
-    whole = whole_of(CaptureSettings("llama", prompts="-", max_new_tokens=1, processor=TABLE, **given))
+    whole = whole_of(CaptureSettings("llama", prompts="-", max_new_tokens=1, processor=TABLE, **options))
     assert whole is not None
     try:
         automaton = compiled(whole)

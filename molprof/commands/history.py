@@ -125,9 +125,9 @@ def show_command(
     if any(bound.figure is None for bound in bounds):
         raise UsageError("a change point has no uncertainty", hint="--fail-if 'wall_ns>+5%'")
     kept = list(entries(folder))
-    known = sorted({entry.name for entry in kept})
-    if unknown := [name for name in names if name not in known]:
-        raise UsageError(f"no results of the name {unknown[0]!r}", hint=f"names: {', '.join(known)}")
-    found = histories(entry for entry in kept if not names or entry.name in names)
-    result.deliver(history_document(found, remote_text(folder)))
-    return judged(judge_changes(found, bounds, recent))
+    kept_names = sorted({entry.name for entry in kept})
+    if unknown := [name for name in names if name not in kept_names]:
+        raise UsageError(f"no results of the name {unknown[0]!r}", hint=f"names: {', '.join(kept_names)}")
+    by_name = histories(entry for entry in kept if not names or entry.name in names)
+    result.deliver(history_document(by_name, remote_text(folder)))
+    return judged(judge_changes(by_name, bounds, recent))

@@ -1,4 +1,4 @@
-"""What the commands of `molprof report` share: the traces that are asked for, and a file for each result."""
+"""Shared by the commands of `molprof report`: the traces to read, and a file for each result."""
 
 from __future__ import annotations
 
@@ -56,36 +56,36 @@ def chosen(
 def submitted(
     context: click.Context, submission: Submission, traces: Sequence[Path], outputs: Sequence[Path | None]
 ) -> bool:
-    """Submit the command, a task for each trace, if that is asked for; return whether it was."""
+    """Submit the command with a task for each trace, if --submit was given; return True if submitted."""
     if submission.cluster is None:
         return False
-    words, own = context.command_path.split()[1:], own_arguments(context, "output", "config")
-    submit_command(submission, "report", _tasks(words, traces, outputs, own))
+    words, options = context.command_path.split()[1:], own_arguments(context, "output", "config")
+    submit_command(submission, "report", _tasks(words, traces, outputs, options))
     return True
 
 
 def readable(
-    traces: Sequence[Path], outputs: Sequence[Path | None], found: Iterable[T | MolprofError], needs_all: bool = False
+    traces: Sequence[Path], outputs: Sequence[Path | None], read: Iterable[T | MolprofError], needs_all: bool = False
 ) -> tuple[list[T], list[Path | None], list[TraceRow]]:
-    """Return what was read of traces, the outputs of that, and rows of unreadable traces, reported as they come.
+    """Return the results of readable traces, their outputs, and a row for each unreadable trace, printed as it comes.
 
     Raises the error of a single trace, and where all are needed the first one.
     """
     from molprof.analysis.documents.figures import trace_row
 
     good: list[T] = []
-    places: list[Path | None] = []
+    good_outputs: list[Path | None] = []
     bad: list[TraceRow] = []
-    for trace, output, item in zip(traces, outputs, found, strict=True):
+    for trace, output, item in zip(traces, outputs, read, strict=True):
         if not isinstance(item, MolprofError):
             good.append(item)
-            places.append(output)
+            good_outputs.append(output)
         elif needs_all or len(traces) == 1:
             raise item
         else:
             bad.append(trace_row(str(trace), item))
             note(f"{trace}: {bad[-1].reason}")
-    return good, places, bad
+    return good, good_outputs, bad
 
 
 def refuse_bad(bad: Sequence[TraceRow], count: int) -> None:
@@ -95,22 +95,22 @@ def refuse_bad(bad: Sequence[TraceRow], count: int) -> None:
         raise TraceError(text, hint="--partial reads the intact part of a damaged trace")
 
 
-def expanded(given: Sequence[Path], stored: bool) -> list[Path]:
+def expanded(inputs: Sequence[Path], stored: bool) -> list[Path]:
     """Return the traces, folders replaced by those in them, with remarks on what is left out.
 
     stored: with other files that are named as traces, such as stored reports; a folder without any stays. Else raises
     UsageError for a folder without traces.
     """
-    if any(map(is_remote, given)):
+    if any(map(is_remote, inputs)):
         from molprof.analysis.reader.source import ENDINGS
 
-        given = [item for path in given for item in ((is_remote(path) and listed(path, ENDINGS)) or [path])]
-    if not any(path.is_dir() for path in given):
-        return list(given)
+        inputs = [item for path in inputs for item in ((is_remote(path) and listed(path, ENDINGS)) or [path])]
+    if not any(path.is_dir() for path in inputs):
+        return list(inputs)
     from molprof.analysis.reader.source import is_other, left_out, traces_in
 
     paths: list[Path] = []
-    for path in given:
+    for path in inputs:
         if not path.is_dir():
             paths.append(path)
             continue
@@ -137,14 +137,14 @@ def _outputs(traces: Sequence[Path], result: ResultOptions) -> list[Path | None]
     if output.exists() and not output.is_dir():
         raise UsageError(f"{output} is not a folder", hint="with several traces, OUT is a folder")
     make_folder(output)
-    places: dict[Path, Path] = {}
+    trace_of: dict[Path, Path] = {}
     for trace in traces:
-        place = output / (_stem(trace) + ending_of(result.style))
-        if place in places:
-            raise UsageError(f"{places[place]} and {trace} would share {place}", hint="report them one by one")
-        check_output(place, result.force, traces)
-        places[place] = trace
-    return list(places)
+        path = output / (_stem(trace) + ending_of(result.style))
+        if path in trace_of:
+            raise UsageError(f"{trace_of[path]} and {trace} would share {path}", hint="report them one by one")
+        check_output(path, result.force, traces)
+        trace_of[path] = trace
+    return list(trace_of)
 
 
 def _stem(trace: Path) -> str:
@@ -152,13 +152,13 @@ def _stem(trace: Path) -> str:
 
 
 def _tasks(
-    command: Sequence[str], traces: Sequence[Path], outputs: Sequence[Path | None], own: Sequence[str]
+    command: Sequence[str], traces: Sequence[Path], outputs: Sequence[Path | None], options: Sequence[str]
 ) -> list[Task]:
     from molprof.profiler.jobs.job import Task
 
     tasks = []
-    for trace, place in zip(traces, outputs, strict=True):
-        if place is None or is_stream(trace):
+    for trace, output in zip(traces, outputs, strict=True):
+        if output is None or is_stream(trace):
             raise UsageError("a report on a cluster reads a file and writes one", hint="-o OUT")
-        tasks.append(Task(_stem(trace), (*command, str(trace), *own, "-o", str(place)), str(place.absolute())))
+        tasks.append(Task(_stem(trace), (*command, str(trace), *options, "-o", str(output)), str(output.absolute())))
     return tasks

@@ -61,14 +61,14 @@ def _of_job(name: str) -> Callable[[Callable[..., None]], click.Command]:
 
     def add(function: Callable[..., None]) -> click.Command:
         @functools.wraps(function)
-        def with_job(name: str, config: Path | None, **given: Any) -> None:
+        def with_job(name: str, config: Path | None, **options: Any) -> None:
             from molprof.profiler.jobs.job import find_job
 
-            function(find_job(Submission(config).jobs, name), **given)
+            function(find_job(Submission(config).jobs, name), **options)
 
-        made = click.command(name, cls=Command)(click.argument("name", metavar="ID")(config_option(with_job)))
-        command.add(made)
-        return made
+        subcommand = click.command(name, cls=Command)(click.argument("name", metavar="ID")(config_option(with_job)))
+        command.add(subcommand)
+        return subcommand
 
     return add
 
@@ -113,11 +113,11 @@ def cancel_command(job: Job) -> None:
     from molprof.profiler.jobs.status import UNFINISHED
 
     status = _status(job)
-    found = [task.slurm_id for task in status.tasks if task.state in UNFINISHED and task.slurm_id]
-    if not found:
+    unfinished = [task.slurm_id for task in status.tasks if task.state in UNFINISHED and task.slurm_id]
+    if not unfinished:
         raise UsageError(f"no task of {job.id} waits or runs: {status.summary}")
-    cancel(found)
-    note(f"cancelled {len(found)} of {len(status.tasks)} tasks of {job.id}")
+    cancel(unfinished)
+    note(f"cancelled {len(unfinished)} of {len(status.tasks)} tasks of {job.id}")
 
 
 @_of_job("collect")

@@ -143,10 +143,10 @@ def make_server(folders: Folders) -> MCPServer[Any]:
     def traces(limit: Limit = 200) -> dict[str, Any]:
         """List the traces that can be read, with their sizes."""
         data: dict[str, Any] = {}
-        found = [{"path": escaped(path), "bytes": size} for path, size in islice(folders.files(), _MOST_FILES + 1)]
-        if len(found) > _MOST_FILES:
+        files = [{"path": escaped(path), "bytes": size} for path, size in islice(folders.files(), _MOST_FILES + 1)]
+        if len(files) > _MOST_FILES:
             data["notes"] = [f"there are more than {_MOST_FILES} traces: the others are not counted, and can be read"]
-        shown = found[:_MOST_FILES]
+        shown = files[:_MOST_FILES]
         left_out = {"left_out": {"traces": len(shown) - limit}} if len(shown) > limit else {}
         return {**data, "traces": shown[:limit], **left_out}
 

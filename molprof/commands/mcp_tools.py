@@ -1,4 +1,4 @@
-"""What the tools of `molprof mcp` answer, in the process that reads traces, and how much of it."""
+"""The answers of the tools of `molprof mcp`, and their size limits; runs in the process that reads traces."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _origin(trace: str, by: str, depth: int, limit: int) -> dict[str, Any]:
     }
     limited(data, "tree", [_node(*node) for node in nodes], limit)
     for name in ("launches", "copies", "syncs") if origins.has_gpu else ("operators",):
-        limited(data, name, [_place(place) for place in places_of(origins, name)], min(limit, _MOST_PLACES))
+        limited(data, name, [_place(location) for location in places_of(origins, name)], min(limit, _MOST_PLACES))
     data["notes"] = list(notes)
     return data
 
@@ -194,10 +194,10 @@ def _queries(name: str) -> dict[str, Any]:
     from molprof.queries.catalog import catalog, find_module
     from molprof.queries.pages import example_command
 
-    known = catalog()
+    modules = catalog()
     if not name:
-        return {"modules": [{"name": module.name, "purpose": module.line} for module in known.values()]}
-    module = find_module(name, known)
+        return {"modules": [{"name": module.name, "purpose": module.line} for module in modules.values()]}
+    module = find_module(name, modules)
     return {
         "name": module.name,
         "purpose": list(module.comment),
@@ -236,22 +236,22 @@ def _shortened(value: Any, limit: int, name: str, left_out: dict[str, int]) -> A
 def _path(trace: str, changes: list[str], limit: int) -> dict[str, Any]:
     from molprof.analysis.documents.critical import critical_document
 
-    found, notes = api.critical_path(trace, changes=changes)
-    return document_data(critical_document(found), notes, limit)
+    critical, notes = api.critical_path(trace, changes=changes)
+    return document_data(critical_document(critical), notes, limit)
 
 
 def _shape(trace: str, peaks: list[str], limit: int) -> dict[str, Any]:
     from molprof.analysis.documents.roofline import roofline_document
 
-    found, notes = api.roofline(trace, peaks=peaks)
-    return document_data(roofline_document(found), notes, limit)
+    roofline, notes = api.roofline(trace, peaks=peaks)
+    return document_data(roofline_document(roofline), notes, limit)
 
 
 def _memory(trace: str, limit: int) -> dict[str, Any]:
     from molprof.analysis.documents.memory import memory_document
 
-    found, notes = api.memory(trace)
-    return document_data(memory_document(found), notes, limit)
+    memory, notes = api.memory(trace)
+    return document_data(memory_document(memory), notes, limit)
 
 
 def _ranks(traces: list[str], limit: int) -> dict[str, Any]:
@@ -265,10 +265,10 @@ def _predict(trace: str, device: str, changes: list[str], batches: str, limit: i
 
     if batches and changes:
         raise UsageError("`changes` are of the run as it is", hint="leave `batches` out")
-    found, sizes = (
+    prediction, sizes = (
         api.predict_sizes(trace, device, batches) if batches else (api.predict(trace, device, None, changes), None)
     )
-    return document_data(predict_document(found, sizes), found.run.info.notes(), limit)
+    return document_data(predict_document(prediction, sizes), prediction.run.info.notes(), limit)
 
 
 def _bench(file: str, limit: int) -> dict[str, Any]:
@@ -295,15 +295,15 @@ def _load(trace: str) -> Report:
 def _selected(figures: Sequence[Figure], select: str) -> list[Figure]:
     """Figures whose id, label or heading has one of the words; all without words."""
     words = select.lower().split()
-    found = [
+    selected = [
         figure
         for figure in figures
         if not words or any(word in f"{figure.id} {figure.label} {figure.group}".lower() for word in words)
     ]
-    if not found:
+    if not selected:
         raise UsageError(f"no figure is called {select!r}", hint="leave `select` out to see all")
     # One that is meant by its id comes first.
-    return sorted(found, key=lambda figure: figure.id not in words) if words else found
+    return sorted(selected, key=lambda figure: figure.id not in words) if words else selected
 
 
 def _figure(figure: Figure, report: Report) -> dict[str, Any]:
@@ -327,12 +327,12 @@ def _finding(finding: Finding) -> dict[str, Any]:
 def _nodes(tree: Tree, depth: int) -> list[tuple[str, int, Tree]]:
     """Path, depth and node of the tree down to a depth."""
     path: list[str] = []
-    found = []
+    nodes = []
     for level, node in tree.walk():
         path[level:] = [node.name]
         if 0 < level <= depth:
-            found.append(("/".join(path[1:]), level, node))
-    return found
+            nodes.append(("/".join(path[1:]), level, node))
+    return nodes
 
 
 def _node(path: str, depth: int, node: Tree) -> dict[str, Any]:
@@ -346,6 +346,6 @@ def _node(path: str, depth: int, node: Tree) -> dict[str, Any]:
     }
 
 
-def _place(place: CallLocation) -> dict[str, Any]:
+def _place(location: CallLocation) -> dict[str, Any]:
     names = ("operator", "source", "module", "count", "time_ns", "step_count")
-    return {**{name: getattr(place, name) for name in names}, "alike": len(place.modules)}
+    return {**{name: getattr(location, name) for name in names}, "alike": len(location.modules)}

@@ -96,15 +96,15 @@ def command(
 
 
 def _ranks(paths: list[Path], reading: Reading) -> tuple[list[Path], tuple[tuple[str, int], ...] | None]:
-    """Return the files of ranks, each with its label and what its clock is ahead, ns; other paths as they are, without.
+    """Return the files of ranks, and each one's label and clock offset in ns; other paths unchanged, with None.
 
     Raises UsageError for more than two traces that are not of ranks.
     """
     if len(paths) < 3 and not paths[0].is_dir():
         from molprof.analysis.ranks.read import told_rank
 
-        told = {told_rank(path) for path in paths if path.is_file()}
-        if len(paths) == 1 or len(told - {None}) < 2:
+        numbers = {told_rank(path) for path in paths if path.is_file()}
+        if len(paths) == 1 or len(numbers - {None}) < 2:
             return paths, None
     note("aligning the clocks of the ranks")
     job = api.ranks(paths, reading)

@@ -136,12 +136,12 @@ def grouped(kind: type[Any], name: str, *options: Callable[[Any], Any]) -> Calla
 
     def add(command: _F) -> _F:
         @functools.wraps(command)
-        def with_group(*arguments: Any, **given: Any) -> Any:
-            made = kind(**{item.name: given.pop(item.name) for item in fields(kind) if item.name in given})
-            return command(*arguments, **{name: made}, **given)
+        def with_group(*arguments: Any, **values: Any) -> Any:
+            group = kind(**{item.name: values.pop(item.name) for item in fields(kind) if item.name in values})
+            return command(*arguments, **{name: group}, **values)
 
-        made: Any = with_options(with_group, *added)
-        return made  # type: ignore[no-any-return]
+        wrapped: Any = with_options(with_group, *added)
+        return wrapped  # type: ignore[no-any-return]
 
     return add
 
@@ -255,14 +255,14 @@ all_option = click.option(
 def given_options(command: _F) -> _F:
     """`--tokens` and `--molecules`: what a foreign trace does not record."""
     text = "Number of {what} in a foreign trace. Repeat it for several traces, in their order."
-    given = (("tokens", "generated tokens"), ("molecules", "molecules or other answers"))
-    options = (number_option(f"--{name}", multiple=True, help=text.format(what=what)) for name, what in given)
+    counts = (("tokens", "generated tokens"), ("molecules", "molecules or other answers"))
+    options = (number_option(f"--{name}", multiple=True, help=text.format(what=what)) for name, what in counts)
     return with_options(command, *options)
 
 
-def refuse(what: str, hint: str, **given: object) -> None:
+def refuse(what: str, hint: str, **options: object) -> None:
     """Raise UsageError where an option is given, each by its name, that `what` excludes."""
-    names = [f"{'--'[: len(name)]}{name.replace('_', '-')}" for name, value in given.items() if value]
+    names = [f"{'--'[: len(name)]}{name.replace('_', '-')}" for name, value in options.items() if value]
     if names:
         raise UsageError(f"{what} takes no {_either(names)}", hint)
 
@@ -284,11 +284,11 @@ def make_folder(folder: Path, option: str = "-o") -> None:
     """
     if is_remote(folder):
         return
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
 
     def remove() -> None:
         with suppress(OSError):
-            for path in made:
+            for path in missing:
                 path.rmdir()
 
     click.get_current_context().call_on_close(remove)
@@ -336,9 +336,9 @@ def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
         return list(paths)
     from molprof.profiler.jobs.index import expanded
 
-    found, remarks = expanded(paths)
+    traces, remarks = expanded(paths)
     note(*remarks)
-    return found
+    return traces
 
 
 def sweep_groups(paths: Sequence[Path], over: str | None) -> list[tuple[str, list[Path]]]:
@@ -348,17 +348,17 @@ def sweep_groups(paths: Sequence[Path], over: str | None) -> list[tuple[str, lis
 
     A remark names each trace that has no other to be compared with. Raises UsageError for `over` without a sweep.
     """
-    found: list[tuple[str, list[Path]]] = []
+    named_traces: list[tuple[str, list[Path]]] = []
     if len(paths) == 1:
         from molprof.profiler.jobs.index import alike
 
-        found = alike(paths[0], over)
-    if over is not None and not found:
+        named_traces = alike(paths[0], over)
+    if over is not None and not named_traces:
         raise UsageError("--over is for the traces of one sweep", hint="molprof compare DIR --over OPTION")
-    groups = [(name, traces) for name, traces in found if len(traces) > 1]
-    if len(found) < 2 or not groups:
+    groups = [(name, traces) for name, traces in named_traces if len(traces) > 1]
+    if len(named_traces) < 2 or not groups:
         return []
-    note(*(f"{traces[0]}: nothing like it to compare it with" for _, traces in found if len(traces) == 1))
+    note(*(f"{traces[0]}: nothing like it to compare it with" for _, traces in named_traces if len(traces) == 1))
     return groups
 
 

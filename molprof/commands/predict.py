@@ -84,8 +84,8 @@ def command(
     from molprof.analysis.documents.predict import predict_document
 
     if batches is None:
-        found, sizes = api.predict(trace, gpu, reading, what_if, measured), None
+        prediction, sizes = api.predict(trace, gpu, reading, what_if, measured), None
     else:
-        found, sizes = api.predict_sizes(trace, gpu, batches, rows, beside, reading)
-    note(*found.run.info.notes())
-    result.deliver(predict_document(found, sizes), whole)
+        prediction, sizes = api.predict_sizes(trace, gpu, batches, rows, beside, reading)
+    note(*prediction.run.info.notes())
+    result.deliver(predict_document(prediction, sizes), whole)

@@ -60,12 +60,12 @@ def command(
 
     if result.style == "parquet":
         check_parquet()
-    found = api.query(traces, query, parameters, reading)
-    note(*found.notes)
+    query_result = api.query(traces, query, parameters, reading)
+    note(*query_result.notes)
     if result.style == "parquet":
-        write(result_to_parquet(found), result.output)
+        write(result_to_parquet(query_result), result.output)
     else:
-        result.deliver(query_document(found))
+        result.deliver(query_document(query_result))
 
 
 @click.command("list", cls=Command)
@@ -85,14 +85,14 @@ def list_command(name: str | None, sql: bool) -> None:
     from molprof.queries.catalog import catalog, find_module, standalone_sql
     from molprof.queries.pages import module_list, module_page
 
-    known = catalog()
+    modules = catalog()
     if name is None:
         if sql:
             raise click.UsageError("--sql requires NAME")
-        write(module_list(known, terminal_columns()))
+        write(module_list(modules, terminal_columns()))
         return
-    module = find_module(name, known)
-    write(standalone_sql(module.name, known) if sql else module_page(module))
+    module = find_module(name, modules)
+    write(standalone_sql(module.name, modules) if sql else module_page(module))
 
 
 command.add(list_command)

@@ -90,7 +90,7 @@ def command(
     return show_ranks(traces, reading, result, parts)
 
 
-def _tasks(traces: Sequence[Path], parts: Path, partial: bool, own: Sequence[str]) -> list[Task]:
+def _tasks(traces: Sequence[Path], parts: Path, partial: bool, words: Sequence[str]) -> list[Task]:
     """One task for each file whose part is missing: the same command for it alone, which leaves its part."""
     from molprof.analysis.ranks.files import is_part, known_ranks, part_path, rank_files
     from molprof.profiler.jobs.job import Task
@@ -99,7 +99,7 @@ def _tasks(traces: Sequence[Path], parts: Path, partial: bool, own: Sequence[str
     missing = [item for item in files if known_ranks(parts, item, partial) is None]
     note(f"{parts} has {len(files) - len(missing)} of {counted(len(files), 'file')}")
     return [
-        Task(item.name.split(".")[0], ("ranks", str(item), *own, "--parts", str(parts)), str(part_path(parts, item)))
+        Task(item.name.split(".")[0], ("ranks", str(item), *words, "--parts", str(parts)), str(part_path(parts, item)))
         for item in missing
     ]
 

@@ -58,13 +58,13 @@ def command(trace: Path, op: int | None, script: Path | None, reading: Any, resu
             raise UsageError("--script writes the program alone", hint="leave out -o, or --script")
         check_output(script, result.force, [trace])
     result.check([trace])
-    found, notes = called_operators(trace, reading)
+    operators, notes = called_operators(trace, reading)
     if op is None:
-        result.deliver(operators_document(str(trace), found, notes))
+        result.deliver(operators_document(str(trace), operators, notes))
         return
-    if op > len(found):
-        raise UsageError(f"--op {op}: {trace} has {len(found):,} operators", hint="molprof replay TRACE lists them")
-    called = found[op - 1]
+    if op > len(operators):
+        raise UsageError(f"--op {op}: {trace} has {len(operators):,} operators", hint="molprof replay TRACE lists them")
+    called = operators[op - 1]
     each = time_text(called.time_ns / called.calls)
     text = script_of(called, f"{called.operator} as recorded in {trace.name}: {called.calls:,} calls, {each} each.")
     if script is not None:
@@ -85,5 +85,5 @@ def _measured(text: str) -> dict[str, Any]:
         raise RunError(f"the operator took more than {_LIMIT_S:g} s", hint) from error
     if ended.returncode:
         raise RunError(why_failed(ended.returncode, ended.stderr), hint="--script FILE writes it, to be changed")
-    found: dict[str, Any] = json.loads(ended.stdout)
-    return found
+    measured: dict[str, Any] = json.loads(ended.stdout)
+    return measured

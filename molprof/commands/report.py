@@ -94,19 +94,19 @@ def command(
       molprof report trace.json.gz --fail-if 'drift_blocks>0' --fail-if 'launches_per_token>30'
       molprof report my-sweep --format json -o reports --submit slurm
     """
-    given = {"fail_if": thresholds, "tokens": tokens, "molecules": molecules, "submit": submission.cluster}
+    excluded = {"fail_if": thresholds, "tokens": tokens, "molecules": molecules, "submit": submission.cluster}
     several = len(traces) > 1 or traces[0].is_dir()
     traces = sweeps_expanded(traces)
     if report_by.hold_ranks(traces):
         from molprof.commands.ranks import rank_inputs, show_ranks
 
-        refuse(f"{traces[0]} holds ranks of a job: a report of ranks", "report the trace of one rank", **given)
+        refuse(f"{traces[0]} holds ranks of a job: a report of ranks", "report the trace of one rank", **excluded)
         result.check(rank_inputs(traces, result.output))
         note(f"{traces[0]} holds ranks of a job, shown as molprof ranks shows them")
         return show_ranks(traces, reading, result)
     traces, outputs = chosen(traces, result, several, graph_capture=graph_capture, names_from=names_from)
     if helper := graph_capture or names_from:
-        refuse("--graph-capture" if graph_capture else "--names-from", "leave them out", **given)
+        refuse("--graph-capture" if graph_capture else "--names-from", "leave them out", **excluded)
         refuse_streams(*traces)
     bounds: list[Threshold] = []
     if thresholds:

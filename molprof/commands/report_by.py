@@ -83,16 +83,16 @@ def _by(name: str, text: str, *options: Callable[[Any], Any], formats: Sequence[
     def add(reader_of: Callable[..., Reader]) -> None:
         @click.pass_context
         def show(
-            context: click.Context, /, reading: Reading, result: ResultOptions, submission: Submission, **given: Any
+            context: click.Context, /, reading: Reading, result: ResultOptions, submission: Submission, **arguments: Any
         ) -> None:
-            several = len(given["traces"]) > 1 or given["traces"][0].is_dir()
-            traces = sweeps_expanded(given.pop("traces"))
+            several = len(arguments["traces"]) > 1 or arguments["traces"][0].is_dir()
+            traces = sweeps_expanded(arguments.pop("traces"))
             if hold_ranks(traces):
                 hint = "report the trace of one rank; molprof ranks shows them together"
                 raise UsageError(f"{traces[0]} holds ranks of a job", hint)
-            helpers = {key: given[key] for key in ("graph_capture", "names_from") if key in given}
+            helpers = {key: arguments[key] for key in ("graph_capture", "names_from") if key in arguments}
             traces, outputs = chosen(traces, result, several, **helpers)
-            reader = reader_of(**given)
+            reader = reader_of(**arguments)
             refuse("a report with graphs opened", "leave it out", submit=any(helpers.values()) and submission.cluster)
             if not submitted(context, submission, traces, outputs):
                 _show(traces, outputs, name, reader, reading, result)
@@ -114,17 +114,17 @@ def _show(
 ) -> None:
     """Write what the reader finds in each trace to its file, or all to stdout, and the notes about it."""
     notes: list[str] = []
-    read, made = reader
+    read, document_of = reader
 
     def text(trace: Path) -> str | MolprofError:
         try:
-            found, *_, remarks = read(trace, reading)
+            content, *_, remarks = read(trace, reading)
             if result.style == SPEEDSCOPE:
                 from molprof.analysis.origin.tree import speedscope_text
 
-                shown = speedscope_text(found, by, f"molprof {__version__}")
+                shown = speedscope_text(content, by, f"molprof {__version__}")
             else:
-                shown = render(warned(made(found), remarks), result.style, result.columns)
+                shown = render(warned(document_of(content), remarks), result.style, result.columns)
         except MolprofError as error:
             return error
         notes.extend(remarks)
@@ -163,7 +163,7 @@ def _tree(by: str, peaks: tuple[str, ...], graph_capture: Path | None, names_fro
         hint = "it has no figures of graphs"
         refuse(f"report by {by} --peak", hint, graph_capture=graph_capture, names_from=names_from)
     read = partial(api.origins, capture=graph_capture, names_from=names_from, peaks=peaks)
-    return read, lambda found: origin_document(found, by)
+    return read, lambda origins: origin_document(origins, by)
 
 
 for _name, _line in _TREES.items():

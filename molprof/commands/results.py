@@ -1,4 +1,4 @@
-"""What sweeps and benchmarks measured: tables, plots, and the fastest valid configuration."""
+"""Results of sweeps and benchmarks: tables, plots, and the fastest valid configuration."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def command(
         from molprof.analysis.query import check_parquet
 
         check_parquet()
-    counting, found = Counting("trace"), list[FleetRow]()
+    counting, fleet_rows = Counting("trace"), list[FleetRow]()
     try:
         with ExitStack() as stack:
             remote = None
@@ -87,22 +87,22 @@ def command(
             if parts is not None:
                 make_folder(parts, "--parts")
             for row in each_row(traces, reading, Fleet(parts, remote)):
-                found.append(row)
+                fleet_rows.append(row)
                 if row.problem is not None:
                     counting.line(f"{escaped(row.file)}: {escaped(row.reason)}")
-                counting(len(found), len(traces))
+                counting(len(fleet_rows), len(traces))
     except KeyboardInterrupt:
         counting.clear()
         is_kept = reading.cached or parts is not None
         kept = "; their reports are kept: repeat the command to go on" if is_kept else ""
-        note(f"{len(found):,} of {counted(len(traces), 'trace')} were read{kept}")
+        note(f"{len(fleet_rows):,} of {counted(len(traces), 'trace')} were read{kept}")
         raise
     counting.clear()
-    rows = [TraceRow(row.file, row.figures, row.problem) for row in found]
+    rows = [TraceRow(row.file, row.figures, row.problem) for row in fleet_rows]
     if result.style == "parquet":
-        write(rows_to_parquet(found), result.output)
+        write(rows_to_parquet(fleet_rows), result.output)
     else:
         result.deliver(reports_document(rows))
     if result.style == "parquet" or parts is not None or on is not None:
-        note(joined_text(found))
+        note(joined_text(fleet_rows))
     refuse_bad([row for row in rows if row.problem is not None], len(traces))

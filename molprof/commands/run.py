@@ -107,16 +107,16 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
     path = next_free(Path(default_name(Path(name).stem if not module else name, None))) if output is None else output
     OutputFile(path, force).check([] if module else [Path(name)])
     context = click.get_current_context()
-    if given := list(_given_to_program(context.command.params, program[1:])):
+    if misplaced := list(_given_to_program(context.command.params, program[1:])):
         click.echo(
-            f"molprof: options of molprof come before the script; {escaped(' '.join(given))} was given to"
+            f"molprof: options of molprof come before the script; {escaped(' '.join(misplaced))} was given to"
             f" {escaped(name)}",
             err=True,
         )
     from molprof.profiler.recording.script import replace_process
 
     # The program may change its folder.
-    asked = {
+    settings = {
         "output": str(path.absolute()),
         "shown": str(path),
         "force": force,
@@ -124,13 +124,13 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
         "module": module,
         **options,
     }
-    asked["command"] = ["molprof", *sys.argv[1:]]
+    settings["command"] = ["molprof", *sys.argv[1:]]
     if (rounds := options["repeats"]) is None:
-        replace_process(asked, program)
-    _repeat({**asked, "chosen": False, "without": False}, program, OutputFile(path, force), rounds)
+        replace_process(settings, program)
+    _repeat({**settings, "chosen": False, "without": False}, program, OutputFile(path, force), rounds)
 
 
-def _repeat(asked: dict[str, Any], program: tuple[str, ...], output: OutputFile, rounds: int) -> None:
+def _repeat(settings: dict[str, Any], program: tuple[str, ...], output: OutputFile, rounds: int) -> None:
     """Run the program once recorded and `rounds` times timed, and as often without its processors."""
     from molprof.profiler.recording.repeats import Repeats, without_path
 
@@ -138,7 +138,7 @@ def _repeat(asked: dict[str, Any], program: tuple[str, ...], output: OutputFile,
     other.check()
     lines = Lines()
     runs = Repeats(
-        asked, program, output, other, lambda text: lines.line(escaped(text)), lambda text: lines.draw(escaped(text))
+        settings, program, output, other, lambda text: lines.line(escaped(text)), lambda text: lines.draw(escaped(text))
     )
     try:
         code = runs.run(rounds)

@@ -23,9 +23,9 @@ _SIZES = " or ".join(f"{size} ({preset})" for preset, sizes in NAMED.items() for
 _PATTERN = Read(lambda text: text.replace("\\n", "\n").replace("\\t", "\t"), "PATTERN")
 
 
-def check_arguments(given: Sequence[str], used: bool) -> None:
+def check_arguments(arguments: Sequence[str], used: bool) -> None:
     """Check that values of `--processor-arg` have a processor of the user's own that takes them."""
-    if given and not used:
+    if arguments and not used:
         raise UsageError("--processor-arg is for a processor of your own", hint="--processor package.module:Class")
 
 
@@ -39,10 +39,10 @@ class Seconds(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the seconds; not a finite number is an error."""
-        found = super().convert(value, param, ctx)
-        if not math.isfinite(found):
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
             self.fail(f"{value} is not a number of seconds", param, ctx)
-        return found
+        return seconds
 
 
 def pair(name: str, example: str, least: int | None = None) -> Read:
@@ -99,10 +99,10 @@ def whole_options(function: _F) -> _F:
 def sampling_asked(context: click.Context) -> str | None:
     """Return the way to sample: as --sampling says, else `sample` where the command line has an option of sampling."""
     of_sampling = (name for name, row in SETTINGS.items() if row.recorded == "sampling_parameters")
-    given = [name for name in of_sampling if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    asked: str | None = context.params["sampling"]
-    if not given or asked not in (None, "greedy"):
-        return asked
+    names = [name for name in of_sampling if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    sampling: str | None = context.params["sampling"]
+    if not names or sampling not in (None, "greedy"):
+        return sampling
     if context.get_parameter_source("sampling") is ParameterSource.COMMANDLINE:
-        raise UsageError(f"{SETTINGS[given[0]].flag} does nothing with --sampling greedy", hint="--sampling sample")
+        raise UsageError(f"{SETTINGS[names[0]].flag} does nothing with --sampling greedy", hint="--sampling sample")
     return "sample"

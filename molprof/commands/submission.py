@@ -1,4 +1,4 @@
-"""What commands that can run on a cluster have in common: their options, submitting, following, collecting."""
+"""Shared by commands that can run on a cluster: their options, submitting, following, collecting."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ config_option = path_option(
 
 @dataclass(frozen=True)
 class Submission:
-    """What the options of submission, `submit_options`, ask for."""
+    """The values of `submit_options`."""
 
     # fmt: off
     config: Path | None = declared(config_option)  # the molprof.toml; None: the nearest
@@ -78,19 +78,19 @@ class Submittable(Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options, and keep those given in the order of the command line."""
-        given, _, order = self.make_parser(ctx).parse_args(list(args))
-        ctx.meta[_GIVEN] = {item: given[item.name] for item in order if isinstance(item, click.Option)}
+        values, _, order = self.make_parser(ctx).parse_args(list(args))
+        ctx.meta[_GIVEN] = {item: values[item.name] for item in order if isinstance(item, click.Option)}
         return super().parse_args(ctx, args)
 
 
 def own_arguments(context: click.Context, *without: str) -> list[str]:
     """Return the options of a `Submittable` as words, without those of submission but `--config`, and `without`."""
     left_out = {*PARAMETERS[1:], *without}
-    given = dict(context.meta[_GIVEN])
+    values = dict(context.meta[_GIVEN])
     for item in context.command.params:
         if context.get_parameter_source(item.name or "") is ParameterSource.ENVIRONMENT:
-            given[item] = context.params[item.name]
-    return [word for item, value in given.items() if item.name not in left_out for word in words(item, value)]
+            values[item] = context.params[item.name]
+    return [word for item, value in values.items() if item.name not in left_out for word in words(item, value)]
 
 
 def words(option: click.Parameter, value: Any) -> list[str]:
@@ -167,7 +167,7 @@ def follow(job: Job) -> JobStatus:
 
 
 def settle(status: JobStatus) -> None:
-    """Write what became of the tasks of a sweep into its results, and list them; RunError if one did not end well."""
+    """Write the outcome of each task of a sweep into its results, and list them; RunError if one did not end well."""
     job = status.job
     if job.kind == "sweep":
         from molprof.profiler.jobs.index import collected

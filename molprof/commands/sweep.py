@@ -52,13 +52,13 @@ def _parameters(name: str) -> tuple[click.Command, Mapping[str, click.Parameter]
     first, *others = name.split() or [""]
     if first not in _ENDINGS:
         return None
-    found: click.Command | None = import_module(f"molprof.commands.{first}").command
+    command: click.Command | None = import_module(f"molprof.commands.{first}").command
     for word in others:
-        found = getattr(found, "commands", {}).get(word)
-    if found is None or isinstance(found, click.Group):
+        command = getattr(command, "commands", {}).get(word)
+    if command is None or isinstance(command, click.Group):
         return None
-    names = ((key.lstrip("-").replace("_", "-"), item) for item in found.params for key in item.opts)
-    return found, {key: item for key, item in names if item.name not in _OWN}
+    names = ((key.lstrip("-").replace("_", "-"), item) for item in command.params for key in item.opts)
+    return command, {key: item for key, item in names if item.name not in _OWN}
 
 
 def _options(name: str) -> Mapping[str, Option] | None:
@@ -70,8 +70,8 @@ def _options(name: str) -> Mapping[str, Option] | None:
         number = int if kind.name.startswith("integer") else float if kind.name.startswith("float") else None
         return Option(not getattr(item, "is_flag", False), choices, number, getattr(item, "multiple", False))
 
-    found = _parameters(name)
-    return found and {key: option(item) for key, item in found[1].items()}
+    command_parameters = _parameters(name)
+    return command_parameters and {key: option(item) for key, item in command_parameters[1].items()}
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,11 @@ class _Sweep:
 
         name, config = self.grid.command, self.running.submission.config
         command, parameters = _parameters(name)  # type: ignore[misc]  # `read_grid` has found it
-        given = [word for key, value in case.settings.items() for word in words(parameters[key], value)]
-        own = ("--config", str(config)) if config and any(item.name == "config" for item in command.params) else ()
+        options = [word for key, value in case.settings.items() for word in words(parameters[key], value)]
+        extra = ("--config", str(config)) if config and any(item.name == "config" for item in command.params) else ()
         force = ("--resume",) if name.startswith("bench") else ("--force",) if self.running.force else ()
         ending = _MEASURED if case.settings.get("timed-only") else _ENDINGS[name.split()[0]]
-        line = (*name.split(), *own, *given)
+        line = (*name.split(), *extra, *options)
         line_case = LineCase(case.name, line, str(self.folder), ending, case.options, own=force)
         try:
             context = command.make_context(
@@ -161,9 +161,9 @@ class _Sweep:
     "sweep", cls=Submittable, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True}
 )
 @click.argument("file", type=click.Path(path_type=Path), metavar="GRID")
-@click.argument("given", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE CASES]")
+@click.argument("case_options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE CASES]")
 @grouped(Running, "running")
-def command(file: Path, given: tuple[str, ...], running: Running) -> int:
+def command(file: Path, case_options: tuple[str, ...], running: Running) -> int:
     """Capture or measure every combination of the options in GRID, here or on a cluster.
 
     GRID is a TOML file, or comes with molprof: attention, batch, cache, compile, matrix and processors measure whole
@@ -204,7 +204,7 @@ def command(file: Path, given: tuple[str, ...], running: Running) -> int:
     from molprof.profiler.jobs.grid import grid_path, read_grid
 
     path = grid_path(file)
-    grid = read_grid(path, _options, given)
+    grid = read_grid(path, _options, case_options)
     folder = running.folder or (Path(path.stem) if path != file else file.with_suffix(""))
     if folder == file and path == file:
         raise UsageError(f"{file} has no ending to name the folder after", hint="-o DIR")
@@ -233,8 +233,8 @@ def command(file: Path, given: tuple[str, ...], running: Running) -> int:
     following = ("molprof", *(("sweep", "show") if is_measured else ("compare",)), str(folder))
     if running.submission.cluster is not None and (is_measured or running.tasks):
         make_folder(folder)
-        own = own_arguments(click.get_current_context(), "tasks", "resume", "force", "folder")
-        line = ["sweep", str(file), *own, *given]
+        sweep_options = own_arguments(click.get_current_context(), "tasks", "resume", "force", "folder")
+        line = ["sweep", str(file), *sweep_options, *case_options]
         submit_shares(running, "sweep", line, folder.absolute() / RESULTS, running.resume, str(folder))
     else:
         turns = [(case, repeat) for repeat in range(running.processes or grid.processes) for case in chosen]
@@ -253,7 +253,7 @@ def command(file: Path, given: tuple[str, ...], running: Running) -> int:
 
 
 def _done(folder: Path, turns: Sequence[tuple[LineCase, int]], running: Running) -> tuple[set[tuple[str, int]], bool]:
-    """Cases, and which process of each, that have their results or that a cluster still has; and if it has any."""
+    """Return the (case, process) pairs that have results or still run on a cluster; and whether any still run."""
     from molprof.profiler.jobs.status import unfinished
 
     outputs = {str((folder / case.output(repeat)).absolute()): (case.name, repeat) for case, repeat in turns}
@@ -272,7 +272,7 @@ def _done(folder: Path, turns: Sequence[tuple[LineCase, int]], running: Running)
     before = {}
     if not running.force and is_sweep(folder):
         before = {(item.case, item.repeat): item for item in read_sweep(folder).results}
-    found = []
+    finished = []
     for case, repeat in turns:
         output, earlier = folder / case.output(repeat), before.get((case.name, repeat))
         if (case.name, repeat) in done or not output.exists():
@@ -288,8 +288,8 @@ def _done(folder: Path, turns: Sequence[tuple[LineCase, int]], running: Running)
             )
         elif earlier.status == OK or case.ending != _ENDINGS["bench"]:  # others write at once
             done.add((case.name, repeat))
-            found += [(case, repeat, OK, None)] if earlier.status != OK else []
-    _write(folder, running, found)
+            finished += [(case, repeat, OK, None)] if earlier.status != OK else []
+    _write(folder, running, finished)
     return done, bool(busy)
 
 
@@ -310,7 +310,7 @@ def _results(folder: Path, running: Running) -> Path:
 def _write(
     folder: Path, running: Running, states: Sequence[tuple[LineCase, int, str, str | None]], job: str | None = None
 ) -> None:
-    """Add what is known of processes of cases to the results: their states, and why."""
+    """Add the states of processes of cases to the results, and the reasons."""
     from molprof.common.process import Ending
     from molprof.profiler.bench.schedule import record_of
     from molprof.profiler.jobs.results_file import ResultsFile
@@ -343,11 +343,11 @@ def _run_here(
     lines = run_here(plan, facts, _results(folder, running))
     if lines is None:
         return 130
-    found = {(item.case, item.repeat): item for item in read_sweep(folder).results}
+    results = {(item.case, item.repeat): item for item in read_sweep(folder).results}
     if facts is not None:
-        told(lines, folder, following, any(item.status == OK for item in found.values()))
+        told(lines, folder, following, any(item.status == OK for item in results.values()))
         return 0
-    mine = [found[case.name, repeat] for case, repeat in left]
+    mine = [results[case.name, repeat] for case, repeat in left]
     if bad := [item for item in mine if item.status not in (OK, UNSUPPORTED)]:
         log = folder / LOGS / f"{bad[0].output}".replace(cases[0].ending, ".log")
         raise RunError(

@@ -40,7 +40,7 @@ def _engines(value: str) -> tuple[str, ...]:
     help="C library there: ldd --version.",
 )  # fmt: skip
 @click.option("--machine", type=click.Choice(MACHINES), default=platform.machine, help="CPU there.  [default: as here]")
-@click.option("--have", "given", multiple=True, metavar="NAME==VERSION", help="A package that is there. Repeatable.")
+@click.option("--have", "packages", multiple=True, metavar="NAME==VERSION", help="A package that is there. Repeatable.")
 @path_option("--have-list", "listed", text="All packages that are there: the output of pip list --format freeze.")
 @click.option(
     "--processors", metavar="LIST", type=Read(_engines), default=(),
@@ -54,7 +54,7 @@ def command(
     python: str,
     glibc: str,
     machine: str,
-    given: tuple[str, ...],
+    packages: tuple[str, ...],
     listed: Path | None,
     processors: tuple[str, ...],
     rdkit: bool,
@@ -75,7 +75,7 @@ def command(
       molprof wheels --have-list there.txt --rdkit --analysis -o wheels
     """
     check_folder(folder, force)
-    target = WheelTarget(python, glibc, machine, read_there(given, listed))
+    target = WheelTarget(python, glibc, machine, read_there(packages, listed))
     extras = [name for name, wanted in (("rdkit", rdkit), ("analysis", analysis)) if wanted]
-    found = gather(target, (*processors, *extras), folder, listed is not None)
-    ResultOptions().deliver(wheels_document(found, folder))
+    wheels = gather(target, (*processors, *extras), folder, listed is not None)
+    ResultOptions().deliver(wheels_document(wheels, folder))

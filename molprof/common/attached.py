@@ -1,4 +1,4 @@
-"""What the client of a running server measured, as each trace that the server recorded for it holds it."""
+"""What the client of a running server measured, as stored in each trace that the server recorded."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Attached(Struct, frozen=True):
 
 def from_json(raw: Any) -> Attached:
     """Raise TraceError."""
-    found = read_typed(raw, Attached, KEY)
-    if not found.passes:
+    attached = read_typed(raw, Attached, KEY)
+    if not attached.passes:
         raise TraceError(f"{KEY} has no passes")
-    return found
+    return attached

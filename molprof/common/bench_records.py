@@ -1,4 +1,4 @@
-"""What a file of results holds, of a benchmark or of a sweep, and its one reader. Format: docs/benchmarks.md."""
+"""The records in a results file of a benchmark or sweep, and their reader. Format: docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class GenerationFigures:
-    """What one process measured of whole generation; None: not recorded."""
+    """Figures of whole generation that one process measured; None: not recorded."""
 
     # wall_ns, phases_ns, compiles, compile_ns: of each timed pass; phases in host time, compiles in frames
     wall_ns: list[Whole]
@@ -251,10 +251,10 @@ def digest(content: Mapping[str, Any]) -> str:
 
 def settings_json(settings: CaptureSettings) -> dict[str, Any]:
     """Return the settings of a case of whole generation: some always, others where they are not the default."""
-    asked = vars(settings).items()
-    found = {name: value for name, value in asked if name in _ALWAYS or value != SETTINGS[name].default}
-    found["passes"] = found.pop("repeats")  # a result's `repeats` are its processes
-    return found
+    values = vars(settings).items()
+    kept = {name: value for name, value in values if name in _ALWAYS or value != SETTINGS[name].default}
+    kept["passes"] = kept.pop("repeats")  # a result's `repeats` are its processes
+    return kept
 
 
 def read_results(path: Path, to_add: bool = False) -> Results:
@@ -356,8 +356,8 @@ def read_sweep(folder: Path) -> Results:
         if result.output is None or Path(result.output).name != result.output:
             raise TraceError(f"{folder} has a result outside of it: {result.output!r}")
         last[result.case, result.repeat] = result
-    found = _of_manifests(tuple(last.values()), folder, whole.environments)
-    return replace(found, runs=whole.runs, notes=whole.notes)
+    completed = _of_manifests(tuple(last.values()), folder, whole.environments)
+    return replace(completed, runs=whole.runs, notes=whole.notes)
 
 
 def _of_manifests(
@@ -366,22 +366,22 @@ def _of_manifests(
     environments: Mapping[str, dict[str, Any]] = {},
 ) -> Results:
     """Return the results with what the manifests of captures without a recorded pass say."""
-    known, found = dict(environments), list[CaseResult]()
+    all_environments, completed = dict(environments), list[CaseResult]()
     for result in results:
         if result.kind == GENERATE and result.status == OK and result.output is not None:
             path = folder / result.output
             if not path.is_file():
-                found.append(replace(result, status="lost", message=f"{path} is gone"))
+                completed.append(replace(result, status="lost", message=f"{path} is gone"))
                 continue
             manifest = _manifest(path)
             environment = msgspec.to_builtins(manifest.environment)
-            known[digest(environment)] = environment
+            all_environments[digest(environment)] = environment
             # A capture by itself has no case, whose settings are as they were asked for.
             settings = {"kind": GENERATE, **settings_json(manifest.settings), **result.settings}
-            asked = settings if not result.arguments else result.settings
-            result = replace(result, figures=_figures(manifest), environment=digest(environment), settings=asked)
-        found.append(result)
-    return Results(known, (), tuple(found))
+            kept = settings if not result.arguments else result.settings
+            result = replace(result, figures=_figures(manifest), environment=digest(environment), settings=kept)
+        completed.append(result)
+    return Results(all_environments, (), tuple(completed))
 
 
 def _manifest(path: Path) -> Manifest:

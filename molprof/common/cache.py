@@ -52,8 +52,8 @@ def read_entry(folder: str, key: str, digest: Digest = _digest) -> memoryview | 
     # An empty file cannot be mapped. Others are replaced or removed, never changed.
     with (
         contextlib.suppress(OSError, ValueError),
-        private_folder(cache_dir() / folder) as place,
-        open(os.open(key, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=place), "rb") as file,
+        private_folder(cache_dir() / folder) as directory,
+        open(os.open(key, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=directory), "rb") as file,
     ):
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         if data[:size] == digest(data[size:]):
@@ -75,17 +75,17 @@ def store(folder: Path, name: str, parts: Iterable[bytes], most_bytes: int) -> N
     """
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with private_folder(folder) as place:
+        with private_folder(folder) as directory:
             part = f".{os.urandom(8).hex()}"  # a killed process leaves it, to be removed as the others
             try:
-                with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=place), "wb") as file:
+                with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory), "wb") as file:
                     file.writelines(parts)
-                os.replace(part, name, src_dir_fd=place, dst_dir_fd=place)
+                os.replace(part, name, src_dir_fd=directory, dst_dir_fd=directory)
             except BaseException:
                 with contextlib.suppress(OSError):
-                    os.unlink(part, dir_fd=place)
+                    os.unlink(part, dir_fd=directory)
                 raise
-            _prune(place, most_bytes)
+            _prune(directory, most_bytes)
 
 
 @contextlib.contextmanager
@@ -94,13 +94,13 @@ def private_folder(path: Path) -> Iterator[int]:
 
     Raises OSError if it is a link, or others can write it.
     """
-    place = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        if not is_private(os.fstat(place)):
+        if not is_private(os.fstat(directory)):
             raise PermissionError
-        yield place
+        yield directory
     finally:
-        os.close(place)
+        os.close(directory)
 
 
 def is_private(status: os.stat_result) -> bool:
@@ -109,42 +109,42 @@ def is_private(status: os.stat_result) -> bool:
     return status.st_uid == os.getuid() and not shared and not stat.S_ISLNK(status.st_mode)
 
 
-def _prune(index: int, most_bytes: int) -> None:
-    with os.scandir(index) as entries:
-        known = sorted(
+def _prune(directory: int, most_bytes: int) -> None:
+    with os.scandir(directory) as entries:
+        by_use = sorted(
             ((entry.stat(follow_symlinks=False), entry.name) for entry in entries),
             key=lambda item: item[0].st_mtime_ns,
             reverse=True,
         )
     total = 0
-    for status, name in known:
+    for status, name in by_use:
         total += status.st_size
         if total > most_bytes:
             with contextlib.suppress(FileNotFoundError):  # another process removed it
-                os.unlink(name, dir_fd=index)
+                os.unlink(name, dir_fd=directory)
 
 
 @functools.cache
 def code_digest() -> str:
     """Hash of the paths, sizes and times of all code that makes and shows figures. To read it takes thrice the time."""
-    known = []
+    files = []
     for package in _PACKAGES:
         spec = find_spec(package)
         for root in (spec.submodule_search_locations or ()) if spec else ():
             for folder, _, names in os.walk(root):
                 for path in (os.path.join(folder, name) for name in names if not name.endswith(".pyc")):
                     status = os.stat(path)
-                    known.append((path, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    return _digest(repr(sorted(known)).encode()).hex()
+                    files.append((path, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return _digest(repr(sorted(files)).encode()).hex()
 
 
 def file_digest(path: Path) -> str:
     """Hash of the file's bytes; not read again if it is unchanged. Raises OSError."""
     status = path.stat()
-    place = (str(path.resolve()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    key = _digest(repr(place).encode()).hex()
-    if known := read_entry(_FILES, key):
-        return bytes(known).hex()
+    state = (str(path.resolve()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    key = _digest(repr(state).encode()).hex()
+    if stored := read_entry(_FILES, key):
+        return bytes(stored).hex()
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     with path.open("rb") as file:
         while block := file.read(1 << 20):

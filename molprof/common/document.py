@@ -162,8 +162,8 @@ def objects(items: Iterable[Any], *names: Name) -> list[Any]:
 
 def named(item: Any, *names: Name) -> dict[str, Any]:
     """Return the dict of one item, for JSON."""
-    (found,) = objects([item], *names)
-    return found  # type: ignore[no-any-return]
+    (fields,) = objects([item], *names)
+    return fields  # type: ignore[no-any-return]
 
 
 def records(items: Iterable[Any], **how: Any) -> Table:
@@ -185,8 +185,8 @@ def _inner(where: str | Callable[[Any], Any], names: Sequence[Name] = ()) -> Cal
     get = _getter(where)
 
     def inner(item: Any) -> Any:
-        found = get(item)
-        return objects(found, *names) if type(found) in (list, tuple) else named(found, *names)
+        value = get(item)
+        return objects(value, *names) if type(value) in (list, tuple) else named(value, *names)
 
     return inner if names else get
 

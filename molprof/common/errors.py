@@ -32,7 +32,7 @@ class UsageError(MolprofError):
 
 
 class UnsupportedError(UsageError):
-    """What is asked for cannot run on this machine, which is no failure."""
+    """The requested case cannot run on this machine, which is no failure."""
 
 
 class TraceError(MolprofError):

@@ -31,8 +31,8 @@ def cache_dir() -> Path:
 
     It need not exist, and may not be writable: a cache is an optimisation, and its absence is no error.
     """
-    own = os.environ.get("MOLPROF_CACHE")
-    return Path(own) if own else user_cache_dir()
+    folder = os.environ.get("MOLPROF_CACHE")
+    return Path(folder) if folder else user_cache_dir()
 
 
 def user_cache_dir() -> Path:
@@ -71,18 +71,18 @@ def replacing(path: Path, force: bool = True) -> Iterator[Path]:
     An interrupt, a full disk or a crash inside the block leaves `path` as it was. Without `force`, a file that another
     process wrote to `path` meanwhile stays too: the new one gets the next free name, which the TakenError tells.
     """
-    given, path = path, Path(os.path.realpath(path))  # a link goes on pointing where it did
+    named_path, path = path, Path(os.path.realpath(path))  # a link goes on pointing where it did
     with scratch_file(path) as part:
         try:
             yield part
             kept = _placed(part, path, force)
-            _written.append(given if kept == path else kept)
+            _written.append(named_path if kept == path else kept)
             if kept != path:
-                raise TakenError(f"another process wrote {given} meanwhile; this result is kept: {kept}", kept)
+                raise TakenError(f"another process wrote {named_path} meanwhile; this result is kept: {kept}", kept)
         except OSError as error:
             # A name that tells the user nothing, or none.
             if error.filename in (str(part), part) or (error.filename is None and error.errno in FULL):
-                raise OSError(error.errno, error.strerror, str(given)) from error
+                raise OSError(error.errno, error.strerror, str(named_path)) from error
             raise
 
 
@@ -120,7 +120,7 @@ def replacing_packed(path: Path, force: bool = True) -> Iterator[BinaryIO]:
 
 @contextmanager
 def writing_stdout() -> Iterator[None]:
-    """Raise MolprofError where what was printed, in the block or before it, does not reach stdout whole."""
+    """Raise MolprofError unless all output printed so far and in the block reaches stdout."""
     if sys.stdout is None:  # as Python has it where the process was started with a closed one
         raise MolprofError("cannot write to stdout: it is closed", hint=_ELSEWHERE)
     problem: OSError | None = None
@@ -134,7 +134,7 @@ def writing_stdout() -> Iterator[None]:
 
 
 def stdout_problem() -> OSError | None:
-    """Why stdout does not take what was printed; None if it does."""
+    """Return why stdout did not accept the output; None if it did."""
     try:
         sys.stdout.flush()
     except OSError as problem:
@@ -194,7 +194,7 @@ def _remove_stale(folder: Path) -> None:
 
 
 def _remove(part: Path) -> None:
-    """Remove a scratch file, and what a library wrote beside it under a longer name."""
+    """Remove a scratch file, and files with longer names that a library wrote beside it."""
     part.unlink(missing_ok=True)
     with suppress(OSError):
         for name in os.listdir(part.parent):
@@ -207,7 +207,7 @@ def next_free(path: Path, taken: Callable[[Path], bool] = os.path.lexists) -> Pa
     ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
     stem = path.name.removesuffix(ending)
     names = itertools.chain((path.name,), (f"{stem}-{number}{ending}" for number in itertools.count(2)))
-    return next(place for name in names if not taken(place := path.with_name(name)))
+    return next(candidate for name in names if not taken(candidate := path.with_name(name)))
 
 
 def is_same(path: Path, other: Path) -> bool:

@@ -37,24 +37,24 @@ REFUSED: dict[str, Any] = {
 _FLAG, _EXAMPLE = "--generate-arg", "repetition_penalty=1.2"
 
 
-def read_arguments(given: Iterable[str]) -> dict[str, Any]:
+def read_arguments(texts: Iterable[str]) -> dict[str, Any]:
     """Return the values of `KEY=VALUE` texts. Raises UsageError for the first that a capture does not accept."""
-    found: dict[str, Any] = {}
-    for key, value in key_values(_FLAG, given, _EXAMPLE).items():
+    arguments: dict[str, Any] = {}
+    for key, value in key_values(_FLAG, texts, _EXAMPLE).items():
         if key in OPTIONS:
             raise UsageError(f"{_FLAG} {key}: an option of its own decides that", f"{OPTIONS[key]}, or leave it out")
         try:
-            found[key] = json.loads(value)
+            arguments[key] = json.loads(value)
         except (ValueError, RecursionError):
             if key in REFUSED:
                 raise UsageError(*refused(key, value)) from None
             raise UsageError(f"{_FLAG} {key}: {value!r} is not JSON", f"e.g. {_FLAG} {_EXAMPLE}") from None
         if key in REFUSED:
-            if found[key] not in (None, REFUSED[key]):
-                raise UsageError(*refused(key, found[key]))
+            if arguments[key] not in (None, REFUSED[key]):
+                raise UsageError(*refused(key, arguments[key]))
         elif key not in PASSED_ON:
             raise UsageError(f"{_FLAG} {key}: a capture passes no such parameter on", f"one of {', '.join(PASSED_ON)}")
-    return found
+    return arguments
 
 
 def refused(name: str, value: Any, whose: str = "") -> tuple[str, str]:

@@ -33,7 +33,7 @@ class LoopListener(Protocol):
 
 
 class _Active:
-    """The running recording, and what begins one where a program marks its first step."""
+    """The running recording, and the function that begins one at the first step that a program marks."""
 
     loop: LoopListener | None = None
     begin: Callable[[], None] | None = None
@@ -44,12 +44,12 @@ _active = _Active()
 
 
 def begin_with(begin: Callable[[], None] | None) -> None:
-    """Set what begins a recording at the first step."""
+    """Set the function that begins a recording at the first step."""
     _active.begin = begin
 
 
 def switch_off(heard: Callable[[str], None] | None) -> None:
-    """Lets watched processors return the scores that they get, and hear of each by its name; None: no longer."""
+    """Make watched processors return their scores unchanged, and call `heard` with each one's name; None: stop that."""
     _active.off = heard
 
 
@@ -127,18 +127,18 @@ def watch(processor: T) -> T:
             return getattr(processor, attribute)
 
     Watched.__name__ = Watched.__qualname__ = name
-    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    parameters = [own, *call_signature.parameters.values()]
+    self_parameter = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    parameters = [self_parameter, *call_signature.parameters.values()]
     if all(item.kind is not inspect.Parameter.POSITIONAL_ONLY for item in parameters[1:]):
-        parameters[0] = own.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters[0] = self_parameter.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
     Watched.__call__.__signature__ = call_signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return cast(T, Watched())
 
 
 def _scores(signature: inspect.Signature, args: Any, kwargs: Any) -> Any:
     """Return the scores that a processor gets: its argument of this name, else the second; None without either."""
-    given = signature.bind(*args, **kwargs).arguments
-    return given.get("scores", next(iter(list(given.values())[1:2]), None))
+    arguments = signature.bind(*args, **kwargs).arguments
+    return arguments.get("scores", next(iter(list(arguments.values())[1:2]), None))
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class Environment(Struct, frozen=True):
 
 
 class Resolved(Struct, frozen=True):
-    """What only running tells: the model as it was loaded, and what `auto` and missing settings became.
+    """Facts known only after loading: the model, and the values chosen for `auto` and missing settings.
 
     None: a program of one's own does not tell.
     """
@@ -116,7 +116,7 @@ class Repeat(Struct, frozen=True):
 
 
 class Timings(Struct, frozen=True):
-    """Unprofiled timings, and what the profiler cost."""
+    """Unprofiled timings, and the profiler's overhead."""
 
     warmup_ns: list[int]  # wall time of each warm-up pass, without that of counting masked logits and of checks
     repeats: list[Repeat]  # the timed passes, in order
@@ -179,7 +179,7 @@ class TemplateCounts(Struct, frozen=True):
 
 
 class Disagreement(Struct, frozen=True):
-    """What the model would have chosen instead of each generated token, from an untimed pass."""
+    """The model's own choice at each generated token, from an untimed pass."""
 
     # of the written token, in the softmax over all logits that reach the processor, with six digits
     probabilities: list[float]
@@ -211,7 +211,7 @@ class MaskedLogits(Struct, frozen=True):
 
 
 class Drafts(Struct, frozen=True):
-    """Tokens that an assistant drafted for one prompt, and what came of them."""
+    """Tokens that an assistant drafted for one prompt, by outcome."""
 
     drafted: int  # the sum of the next four
     accepted: int
@@ -224,7 +224,7 @@ class Drafts(Struct, frozen=True):
 
 
 class SequenceRun(Struct, frozen=True):
-    """One prompt and what came of it. What only molecules have is None, 0 or -1 for any other prompt."""
+    """One prompt and its answer. Fields that only molecules have are None, 0 or -1 for other prompts."""
 
     sequence: int  # number in the run, from 0, in the order of the input; `batch` and `row` say where it ran
     batch: int
@@ -291,7 +291,7 @@ class Skipped(Struct, frozen=True):
 
 
 class MachineSpan(Struct, frozen=True):
-    """A span of time; None: the machine does not tell."""
+    """A span of time; None: the machine does not report it."""
 
     wall_ns: int
     other_cores: float | None = None  # of the cores that the run may use, those that other programs kept busy
@@ -328,12 +328,12 @@ class Machine(Struct, frozen=True):
             yield f"{others} other process{'' if others == 1 else 'es'} on the GPU"
 
     def _median(self, name: str) -> float:
-        known: list[float] = [value for span in self.passes if (value := getattr(span, name)) is not None]
-        return median(known) if known else 0.0
+        values: list[float] = [value for span in self.passes if (value := getattr(span, name)) is not None]
+        return median(values) if values else 0.0
 
 
 class ProgramTotals(Struct, frozen=True):
-    """What a program of one's own took as a whole, without molprof's own work."""
+    """Totals of a user's program, without molprof's own work."""
 
     # before_ns, after_ns, own_ns: None where all was recorded, so that nothing is timed
     before_ns: int | None = None  # before its first batch
@@ -376,8 +376,8 @@ class Manifest(Struct, frozen=True):
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as it is written to JSON."""
-        made: dict[str, Any] = to_builtins(self)
-        return made
+        fields: dict[str, Any] = to_builtins(self)
+        return fields
 
 
 class Trimmed(Struct, frozen=True):
@@ -432,19 +432,19 @@ def _from_schema_1(raw: dict[str, Any]) -> dict[str, Any]:
     generation = read_typed(raw.get("generation"), dict[str, Any], "manifest: generation")
     resolved = {**generation, **model}
     parameters = read_typed(generation.get("sampling_parameters") or {}, dict[str, Any], "manifest: generation")
-    asked = {**resolved, **parameters, "model": model.get("name"), "kv_cache": generation.get("cache")}
+    values = {**resolved, **parameters, "model": model.get("name"), "kv_cache": generation.get("cache")}
     for name in ("max_new_tokens", "template_threads", "placeholder"):  # only what they became
-        asked.pop(name, None)
+        values.pop(name, None)
     if generation.get("sorted") is not None:
-        asked["sort"] = generation["sorted"]
-    if asked.get("tokenizer") == asked["model"]:
-        asked["tokenizer"] = None
-    if asked.get("sampling") == "sample":
-        asked["sampling"] = next((name for name in ("top_p", "top_k") if name in parameters), "sample")
-    settings = {name: value for name, value in asked.items() if value is not None}
+        values["sort"] = generation["sorted"]
+    if values.get("tokenizer") == values["model"]:
+        values["tokenizer"] = None
+    if values.get("sampling") == "sample":
+        values["sampling"] = next((name for name in ("top_p", "top_k") if name in parameters), "sample")
+    settings = {name: value for name, value in values.items() if value is not None}
     not_recorded = [
         item.name
         for item in fields(CaptureSettings)
-        if item.name not in settings and (item.default is not None or item.name not in asked)
+        if item.name not in settings and (item.default is not None or item.name not in values)
     ]
     return {**raw, "settings": settings, "resolved": {**resolved, "not_recorded": not_recorded}}

@@ -1,4 +1,4 @@
-"""What a capture of several runs measured of each: time per step, its constraint's part, answers. In the manifest."""
+"""Figures of each run of a capture with several runs, in the manifest: time per step, constraint's share, answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class MeasuredRun(Struct, frozen=True):
-    """What a capture of several runs measured of one of them, unprofiled. All times are in ns."""
+    """Unprofiled figures of one run of a capture with several runs. All times are in ns."""
 
     name: str
     processor: str | None

@@ -24,10 +24,10 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
     Cached files count as available. None if the system does not tell, as on other systems than Linux.
     """
-    found = list(_of_groups(root))
+    limits = list(_of_groups(root))
     with contextlib.suppress(OSError, KeyError, ValueError):
-        found.append(numbers(root / "proc/meminfo")["MemAvailable"] * 1024)
-    return max(0, min(found)) if found else None
+        limits.append(numbers(root / "proc/meminfo")["MemAvailable"] * 1024)
+    return max(0, min(limits)) if limits else None
 
 
 def _of_groups(root: Path) -> Iterator[int]:
@@ -69,7 +69,7 @@ def numbers(file: Path) -> dict[str, int]:
 
 
 def oom_kills() -> int:
-    """Return how many processes the kernel has killed for lack of memory since it started; 0 if it does not tell."""
+    """Return how many processes the kernel has killed for lack of memory since it started; 0 if not reported."""
     with contextlib.suppress(OSError, ValueError):
         return numbers(Path("/proc/vmstat")).get("oom_kill", 0)
     return 0

@@ -1,4 +1,4 @@
-"""What a manifest keeps of a program that ran several times, with its logits processors and without them."""
+"""Repeated runs of a program with and without its logits processors, as stored in a manifest."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class SampledStack(Struct, frozen=True):
 
 
 class SampledFunctions(Struct, frozen=True):
-    """Where the phase `processor` of recorded steps passes, sampled: functions of processors and what they call."""
+    """Samples of the phase `processor` of recorded steps: functions of processors and those that they call."""
 
     steps: int  # that were sampled: every other one
     phase_ns: int  # time of the phase in these steps
@@ -49,35 +49,35 @@ class SampledFunctions(Struct, frozen=True):
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are samples enough to tell what takes the time."""
+        """True if there are enough samples to show where the time goes."""
         return self.samples >= _LEAST and bool(self.stacks)
 
     def by_function(self) -> Counter[str]:
         """Time by the innermost function, ns."""
-        found = Counter[str]()
+        times_ns = Counter[str]()
         for stack in self.stacks:
-            found[self.functions[stack.functions[-1]]] += stack.time_ns
-        return found
+            times_ns[self.functions[stack.functions[-1]]] += stack.time_ns
+        return times_ns
 
     def inside(self) -> Counter[str]:
         """Time by function, what it calls included, ns."""
-        found = Counter[str]()
+        times_ns = Counter[str]()
         for stack in self.stacks:
-            for place in set(stack.functions):
-                found[self.functions[place]] += stack.time_ns
-        return found
+            for index in set(stack.functions):
+                times_ns[self.functions[index]] += stack.time_ns
+        return times_ns
 
     def by_line(self) -> Counter[tuple[str, int]]:
         """Time by function and line, ns: the innermost of the program; where it has none, of the outermost.
 
         What a comprehension does is done in the line that it stands in.
         """
-        found = Counter[tuple[str, int]]()
+        times_ns = Counter[tuple[str, int]]()
         for stack in self.stacks:
-            names = [self.functions[place] for place in stack.functions]
+            names = [self.functions[index] for index in stack.functions]
             inner = reversed(range(len(names)))
-            place = next((place for place in inner if stack.functions[place] in self.program), 0)
-            while place and "): <" in names[place] and stack.lines[place] == stack.lines[place - 1]:
-                place -= 1
-            found[names[place], stack.lines[place]] += stack.time_ns
-        return found
+            index = next((index for index in inner if stack.functions[index] in self.program), 0)
+            while index and "): <" in names[index] and stack.lines[index] == stack.lines[index - 1]:
+                index -= 1
+            times_ns[names[index], stack.lines[index]] += stack.time_ns
+        return times_ns

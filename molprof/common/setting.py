@@ -99,7 +99,7 @@ def _row(kind: str, declared: Field[Any], annotation: Any) -> Setting:
     if bool(row.label) != (row.role is not None):
         raise TypeError(f"{kind}.{name}: a label requires a role, and a role a label")
     values = get_args(annotation) if get_origin(annotation) is UnionType else (annotation,)
-    made: Setting = row._replace(
+    completed: Setting = row._replace(
         name=name,
         flag=row.flag or f"--{name.replace('_', '-')}",
         recorded=row.recorded or name,
@@ -108,7 +108,7 @@ def _row(kind: str, declared: Field[Any], annotation: Any) -> Setting:
         optional=NoneType in values,
         required=default is MISSING,
     )
-    return made
+    return completed
 
 
 def one_of(name: str, value: str, accepted: tuple[str, ...]) -> None:
@@ -133,9 +133,9 @@ def key_value(option: str, text: str, example: str) -> tuple[str, str]:
 
 def key_values(option: str, texts: Iterable[str], example: str) -> dict[str, str]:
     """Return the values of an option's texts, each once, by key. Raises UsageError where a key is given twice."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for key, value in (key_value(option, text, example) for text in texts):
-        if key in found:
+        if key in values:
             raise UsageError(f"{option} {key} is given twice", hint="a list is JSON: KEY=[1,2]")
-        found[key] = value
-    return found
+        values[key] = value
+    return values

@@ -86,8 +86,8 @@ def _placeholder(text: str) -> tuple[str, str] | None:
 
 
 def _choices(text: str) -> tuple[str, str] | None:
-    found = text.split(",")
-    if "" in found or len(set(found)) < len(found):
+    choices = text.split(",")
+    if "" in choices or len(set(choices)) < len(choices):
         return f"--choices {text!r} has an empty text or one twice", "e.g. --choices yes,no"
     return None
 
@@ -328,11 +328,11 @@ class CaptureSettings:
             yield "molecules and plain-text prompts exclude each other", "leave one of them out"
         if self.prompts is not None and self.max_new_tokens is None:
             yield "plain-text prompts have no template to bound their answers", "--max-new-tokens N"
-        given = [SETTINGS[name].flag for name in CONSTRAINTS if getattr(self, name) is not None]
-        if len(given) > 1:
-            yield f"{given[0]} and {given[1]} exclude each other", "leave one of them out"
-        if given and self.prompts is None:
-            yield f"{given[0]} is of answers to prompts of your own", "--prompts FILE"
+        flags = [SETTINGS[name].flag for name in CONSTRAINTS if getattr(self, name) is not None]
+        if len(flags) > 1:
+            yield f"{flags[0]} and {flags[1]} exclude each other", "leave one of them out"
+        if flags and self.prompts is None:
+            yield f"{flags[0]} is of answers to prompts of your own", "--prompts FILE"
         if self.engine == VLLM and self.processor not in (None, *BACKENDS):
             text = f"vLLM calls no logits processor {self.processor!r}: it makes masks itself"
             yield text, f"--processor with none or one of {', '.join(BACKENDS)}"
@@ -340,11 +340,11 @@ class CaptureSettings:
         if self.grammar_file is not None and (self.processor == TABLE or self.processor not in takes):
             yield "a grammar is for a processor that takes one", f"--processor {' or '.join(ENGINES)}"
         # In vLLM a line may say it.
-        if self.processor in (TABLE, *OTHERS) and not given and self.engine != VLLM:
+        if self.processor in (TABLE, *OTHERS) and not flags and self.engine != VLLM:
             yield f"the processor {self.processor!r} has nothing to keep to", "--schema, --regex or --choices"
         names = ("window", "full", "modules", "stacks", "shapes", "memory")
-        if self.timed_only and (asked := [SETTINGS[name].flag for name in names if getattr(self, name)]):
-            yield f"{asked[0]} is of the recorded pass, and --timed-only makes none", "leave one of them out"
+        if self.timed_only and (of_recording := [SETTINGS[name].flag for name in names if getattr(self, name)]):
+            yield f"{of_recording[0]} is of the recorded pass, and --timed-only makes none", "leave one of them out"
         if self.window is not None and self.full:
             yield "a window and a full recording exclude each other", "leave one of them out"
         if not 0 <= first <= last:
@@ -413,7 +413,7 @@ class CaptureSettings:
 
     @property
     def engine_name(self) -> str:
-        """The engine that `auto` stands for, or that was asked for."""
+        """The engine: the one chosen, or the one that `auto` stands for."""
         if self.engine != AUTO:
             return self.engine
         if self.forced_runs or self.drop_finished:
@@ -436,13 +436,13 @@ class CaptureSettings:
         if not self.samples:
             return {}
         usual = {"top_k": 50 if self.sampling == "top_k" else None, "top_p": 0.9 if self.sampling == "top_p" else None}
-        asked = {"top_k": self.top_k or usual["top_k"], "top_p": self.top_p or usual["top_p"], "min_p": self.min_p}
-        return {"temperature": self.temperature, **{name: value for name, value in asked.items() if value is not None}}
+        values = {"top_k": self.top_k or usual["top_k"], "top_p": self.top_p or usual["top_p"], "min_p": self.min_p}
+        return {"temperature": self.temperature, **{name: value for name, value in values.items() if value is not None}}
 
 
 SETTINGS = rows(CaptureSettings)
 
 
 def recorded(*decides: Decides) -> tuple[str, ...]:
-    """Keys of a report's `setup` that tell the settings which decide this of the work."""
+    """Keys of a report's `setup` for the settings that decide this aspect of the work."""
     return tuple(dict.fromkeys(row.recorded for row in SETTINGS.values() if row.decides in decides))

@@ -70,8 +70,8 @@ class TextFormat:
         inside = self.numbers("1.0,-2.0,3.0")
         sample = "".join(f"{atom}{self.block_open}{inside}{self.block_close}" for atom in _SAMPLE) + ")"
         text = self.opening + sample + self.closing
-        found = [text[start:stop] for start, stop in self.spans(text)]
-        if found != [inside] * len(_SAMPLE) or self.without_blocks(sample) != "".join(_SAMPLE) + ")":
+        blocks = [text[start:stop] for start, stop in self.spans(text)]
+        if blocks != [inside] * len(_SAMPLE) or self.without_blocks(sample) != "".join(_SAMPLE) + ")":
             _refuse("answer", self.answer, f"has blocks, {begin}1.0{first}..., that read like parts of a molecule")
 
     @cached_property
@@ -169,11 +169,11 @@ class TextFormat:
 
     def without_blocks(self, text: str) -> str:
         """Return an answer, or its skeleton, without its coordinate blocks."""
-        found, end = [], 0
+        pieces, end = [], 0
         for start, stop in self.spans(text):
-            found.append(text[end : start - len(self.block_open)])
+            pieces.append(text[end : start - len(self.block_open)])
             end = stop + len(self.block_close)
-        return "".join([*found, text[end:]])
+        return "".join([*pieces, text[end:]])
 
     def gaps(self, text: str) -> list[str]:
         """Return what stands before, between and after the contents of the blocks of an answer."""

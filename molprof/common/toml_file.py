@@ -1,4 +1,4 @@
-"""A TOML file whose mistakes are told with their line."""
+"""A TOML file whose errors are reported with their line."""
 
 from __future__ import annotations
 

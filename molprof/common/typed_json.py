@@ -26,9 +26,9 @@ def read_typed(
         with _ALONE:
             return msgspec.convert(raw, kind)
     except msgspec.ValidationError as problem:
-        text, _, place = str(problem).partition(" - at ")
+        text, _, location = str(problem).partition(" - at ")
         text = text.replace("Object missing required field", "missing field").replace("Expected", "expected")
-        path = place.strip("`").removeprefix("$").removeprefix(".")
+        path = location.strip("`").removeprefix("$").removeprefix(".")
         raise error(f"{where}: {path}: {text}" if path else f"{where}: {text}", hint) from problem
     except UnicodeEncodeError as problem:
         raise error(f"{where}: a key has half of a character, {problem.object[:40]!r}", hint) from problem

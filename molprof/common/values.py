@@ -92,7 +92,7 @@ def class_names(path: str) -> str:
 
 
 def short_name(name: str) -> str:
-    """Return a kernel's name without what all of its kind have in common, arguments left out."""
+    """Return a kernel's name without its arguments and the parts that all names of its kind share."""
     if not any(noise in name for noise in _KERNEL_NOISE):
         return name
     for noise in _KERNEL_NOISE:

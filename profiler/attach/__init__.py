@@ -81,8 +81,8 @@ class _Client:
 
         def work() -> None:
             try:
-                while not problems and (asked := next(left, None)) is not None:
-                    request, due_ns = asked
+                while not problems and (due_request := next(left, None)) is not None:
+                    request, due_ns = due_request
                     time.sleep(max(0, began + due_ns - time.perf_counter_ns()) / 1e9)
                     answers.append(self._answer(request, constrained, began))
                     if self._load.rate is not None:  # what it waits for its turn counts
@@ -105,8 +105,8 @@ class _Client:
         return Pass(time.perf_counter_ns() - began, sorted(answers, key=lambda answer: answer.line))
 
     def _answer(self, request: Request, constrained: bool, began: int) -> Answer:
-        asked = request.body(constrained)
-        body = {"model": self._server.model, **asked, "stream": True, "stream_options": {"include_usage": True}}
+        fields = request.body(constrained)
+        body = {"model": self._server.model, **fields, "stream": True, "stream_options": {"include_usage": True}}
         sent_ns, answer = time.perf_counter_ns(), _Streamed()
         try:
             for event in self._server.stream(request.path, body):
@@ -153,9 +153,9 @@ class _Streamed:
             kinds += [REASONING] if delta.get("reasoning_content") or delta.get("reasoning") else []
             for call in delta.get("tool_calls") or ():
                 function = call.get("function") or {}
-                known = self._calls.setdefault(call.get("index", 0), ["", ""])
-                known[0] += function.get("name") or ""
-                known[1] += function.get("arguments") or ""
+                parts = self._calls.setdefault(call.get("index", 0), ["", ""])
+                parts[0] += function.get("name") or ""
+                parts[1] += function.get("arguments") or ""
                 kinds.append(ARGUMENTS if function.get("arguments") else CALL)
             self.reason = choice.get("finish_reason") or self.reason
             # The role stands before the first token; a token may add no letter, as the end does not.
@@ -170,7 +170,7 @@ class _Streamed:
 
 @dataclass(frozen=True)
 class ServerRecording:
-    """What the server is to record: so many steps of each run, into its folder, from which molprof takes the trace."""
+    """Settings of the server's recording: the number of steps of each run, and the server's folder for the trace."""
 
     steps: int
     skipped: int  # steps of the pass before the first that is recorded
@@ -186,7 +186,7 @@ def attach(
     load: Load,
     requests: Requests,
     recording: ServerRecording | None,
-    told: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> AttachResult:
     """Pass with and without the constraints, in turn, then a recording of each. The profiler is off afterwards.
 
@@ -197,34 +197,34 @@ def attach(
     names = [PLAIN, CONSTRAINED] if requests.constrain else [PLAIN]
     outputs: dict[str, OutputFile] = {}
     if recording is not None:
-        place = recording.folder
-        outputs = {name: OutputFile(place / f"{name}.json.gz", recording.force, recording.command) for name in names}
+        folder = recording.folder
+        outputs = {name: OutputFile(folder / f"{name}.json.gz", recording.force, recording.command) for name in names}
     for output in outputs.values():
         output.check()
     if recording is not None:
-        _check_recording(server, recording, told)
+        _check_recording(server, recording, report)
     passes: dict[str, list[Pass]] = {name: [] for name in names}
     order = random.Random(settings.seed)
     for name in names:
         for _ in range(settings.warmup):
             client.run(name == CONSTRAINED)
-            told(f"{name}: warm-up")
+            report(f"{name}: warm-up")
     for number in range(settings.repeats):
         for name in order.sample(names, len(names)):
             passes[name].append(client.run(name == CONSTRAINED))
-            told(f"{name}: timed pass {number + 1}/{settings.repeats}: {passes[name][-1].wall_ns / 1e9:.3g} s")
-    known = {"server": server.kind, "version": server.version, "model": server.model, "session": uuid.uuid4().hex}
+            report(f"{name}: timed pass {number + 1}/{settings.repeats}: {passes[name][-1].wall_ns / 1e9:.3g} s")
+    common = {"server": server.kind, "version": server.version, "model": server.model, "session": uuid.uuid4().hex}
     command = [] if recording is None else list(recording.command)
     runs = {
-        name: Attached(**known, run=name, concurrency=load.concurrency, rate=load.rate, passes=made, command=command)
-        for name, made in passes.items()
+        name: Attached(**common, run=name, concurrency=load.concurrency, rate=load.rate, passes=timed, command=command)
+        for name, timed in passes.items()
     }
     attach_result = AttachResult(runs, [], list(requests.notes))
     if recording is not None:
         try:
             for name in names:
-                told(f"{name}: recorded pass")
-                written = _recorded(client, server, recording, name == CONSTRAINED, told)
+                report(f"{name}: recorded pass")
+                written = _recorded(client, server, recording, name == CONSTRAINED, report)
                 attach_result.traces.append(_written(largest(written), outputs[name], runs[name]))
                 if len(written) > 1:
                     text = f"the server wrote {len(written)} traces into {recording.source}; the largest was taken"
@@ -234,7 +234,7 @@ def attach(
     return attach_result
 
 
-def _check_recording(server: Server, recording: ServerRecording, told: Callable[[str], None]) -> None:
+def _check_recording(server: Server, recording: ServerRecording, report: Callable[[str], None]) -> None:
     """Raise RunError or UsageError where the server cannot record, before anything is timed."""
     if server.kind not in (VLLM, SGLANG):
         raise UsageError(f"{server.url} is neither vLLM nor SGLang: it cannot record", "leave out --traces")
@@ -244,11 +244,11 @@ def _check_recording(server: Server, recording: ServerRecording, told: Callable[
         if recording.skipped:
             raise UsageError("SGLang records from the first step", hint="leave out --skip-steps")
         return
-    told("trying the server's profiler")
+    report("trying the server's profiler")
     before = traces_in(recording.source)
     with interrupts_held():
         start_profiler(server, {"max_iterations": 1})
-        stop_profiler(server, told)
+        stop_profiler(server, report)
     when_whole(before, recording.source, _TRIAL_S if server.is_local else _REMOTE_S)
 
 
@@ -262,7 +262,7 @@ def start_profiler(server: Server, begin: dict[str, Any]) -> None:
         raise RunError(f"the server does not record: {problem}", hint=hint) from problem
 
 
-def stop_profiler(server: Server, told: Callable[[str], None]) -> None:
+def stop_profiler(server: Server, report: Callable[[str], None]) -> None:
     """Stop the profiler, which answers when the trace is written. Raises RunError."""
     problems: list[RunError] = []
 
@@ -277,13 +277,13 @@ def stop_profiler(server: Server, told: Callable[[str], None]) -> None:
     while thread.is_alive():
         thread.join(_SAY_S)
         if thread.is_alive():
-            told(f"the server writes its trace: {time.monotonic() - began:.0f} s")
+            report(f"the server writes its trace: {time.monotonic() - began:.0f} s")
     if problems:
         raise problems[0]
 
 
 def _recorded(
-    client: _Client, server: Server, recording: ServerRecording, constrained: bool, told: Callable[[str], None]
+    client: _Client, server: Server, recording: ServerRecording, constrained: bool, report: Callable[[str], None]
 ) -> list[Path]:
     """Return the traces that the server wrote of a pass."""
     before = traces_in(recording.source)
@@ -299,8 +299,8 @@ def _recorded(
             client.run(constrained, lambda: noted)
         finally:
             if noted:
-                told("interrupted: waiting until the server has stopped its profiler")
-            stop_profiler(server, told)
+                report("interrupted: waiting until the server has stopped its profiler")
+            stop_profiler(server, report)
     return when_whole(before, recording.source, _TRACE_S)
 
 
@@ -308,10 +308,10 @@ def when_whole(before: dict[Path, int], folder: Path, limit_s: float) -> list[Pa
     """Return the traces that are new in a folder, as soon as they do not grow. Raises RunError where none comes."""
     ends = time.monotonic() + limit_s
     while time.monotonic() < ends:
-        found = {path: size for path, size in traces_in(folder).items() if before.get(path) != size}
+        new = {path: size for path, size in traces_in(folder).items() if before.get(path) != size}
         time.sleep(_POLL_S)
-        if found and found == {path: size for path, size in traces_in(folder).items() if path in found}:
-            return list(found)
+        if new and new == {path: size for path, size in traces_in(folder).items() if path in new}:
+            return list(new)
     raise RunError(f"the server wrote no trace into {folder}", hint="is it the server's torch_profiler_dir?")
 
 

@@ -62,16 +62,16 @@ class Requests:
 def of_prompts(settings: CaptureSettings, server: Server, more: Body) -> Requests:
     """Return a request for each prompt of the settings, greedy, with its constraint and without. Raises UsageError."""
     common, judges = whole_of(settings), dict[Constraint | None, Judge]()
-    found = []
+    requests = []
     for prompt in read_inputs(settings).prompts:
-        asked = prompt.constraint or common
-        if asked not in judges:
-            judges[asked] = Judge(checks_of(settings, prompt.constraint))
+        constraint = prompt.constraint or common
+        if constraint not in judges:
+            judges[constraint] = Judge(checks_of(settings, prompt.constraint))
         plain = {"max_tokens": settings.max_new_tokens, "temperature": 0, **_prompt_fields(prompt), **more}
-        constrained = None if asked is None else {**plain, **_fields(asked, server.kind)}
-        path, inside = CHAT if prompt.messages else COMPLETIONS, "" if asked is None else CONTENT
-        found.append(Request(prompt.line, path, prompt.text, plain, constrained, judges[asked], inside))
-    return Requests(tuple(found), tuple(not_judged(judges)))
+        constrained = None if constraint is None else {**plain, **_fields(constraint, server.kind)}
+        path, inside = CHAT if prompt.messages else COMPLETIONS, "" if constraint is None else CONTENT
+        requests.append(Request(prompt.line, path, prompt.text, plain, constrained, judges[constraint], inside))
+    return Requests(tuple(requests), tuple(not_judged(judges)))
 
 
 def _prompt_fields(prompt: Prompt) -> Body:
@@ -80,21 +80,21 @@ def _prompt_fields(prompt: Prompt) -> Body:
     return {"messages": [{"role": item.role, "content": item.content} for item in prompt.messages]}
 
 
-def _fields(asked: Constraint, kind: str) -> Body:
+def _fields(whole: Constraint, kind: str) -> Body:
     """Return the fields of a request that constrain it."""
     if kind == VLLM:
-        name = {"schema": "json", "choices": "choice"}.get(asked.kind, asked.kind)
-        value: Any = json.loads(asked.text) if asked.kind == "schema" else asked.text
-        if asked.kind == "choices":
-            value = asked.text.split(",")
+        name = {"schema": "json", "choices": "choice"}.get(whole.kind, whole.kind)
+        value: Any = json.loads(whole.text) if whole.kind == "schema" else whole.text
+        if whole.kind == "choices":
+            value = whole.text.split(",")
         return {"structured_outputs": {name: value}}
     if kind == SGLANG:
-        if asked.kind == "choices":
-            return {"ebnf": asked.grammar("ebnf")}
-        return {{"schema": "json_schema", "grammar": "ebnf"}.get(asked.kind, asked.kind): asked.text}
-    if asked.kind != "schema":
-        raise UsageError(f"this server is neither vLLM nor SGLang: it takes no {asked.kind}", "--schema, or --requests")
-    schema = {"name": "answer", "schema": json.loads(asked.text), "strict": True}
+        if whole.kind == "choices":
+            return {"ebnf": whole.grammar("ebnf")}
+        return {{"schema": "json_schema", "grammar": "ebnf"}.get(whole.kind, whole.kind): whole.text}
+    if whole.kind != "schema":
+        raise UsageError(f"this server is neither vLLM nor SGLang: it takes no {whole.kind}", "--schema, or --requests")
+    schema = {"name": "answer", "schema": json.loads(whole.text), "strict": True}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
@@ -109,7 +109,7 @@ def of_file(path: Path, settings: CaptureSettings, server: Server, more: Body, a
     others = None if against is None else _lines(against, settings, server, more)
     if others is not None and len(others) != len(lines):
         raise UsageError(f"{against} has {len(others)} requests, {path} has {len(lines)}", "one for each")
-    kinds, found = Counter[str](), []
+    kinds, requests = Counter[str](), []
     for index, (number, url, body) in enumerate(lines):
         names = constraints_of(body)
         kinds.update(names or ["nothing"])
@@ -121,7 +121,7 @@ def of_file(path: Path, settings: CaptureSettings, server: Server, more: Body, a
             constrained = body
         judge = judge_of(body, settings, f"{path}, line {number}")
         inside = CALL + ARGUMENTS if "tool_choice" in names else CONTENT if names else ""
-        found.append(Request(number, url, text_of(body), plain, constrained, judge, inside))
+        requests.append(Request(number, url, text_of(body), plain, constrained, judge, inside))
     said = ", ".join(
         f"{count} by {name}" if name in CONSTRAINS else f"{count} by nothing" for name, count in kinds.items()
     )
@@ -129,18 +129,18 @@ def of_file(path: Path, settings: CaptureSettings, server: Server, more: Body, a
     if against is None and kinds["tool_choice"]:
         notes.append("the plain side of tool_choice has the same tools, and tool_choice none")
     notes = notes if kinds.keys() & CONSTRAINS.keys() or against else []
-    return Requests(tuple(found), (*notes, *not_judged(whole_of_body(body) for _, _, body in lines)))
+    return Requests(tuple(requests), (*notes, *not_judged(whole_of_body(body) for _, _, body in lines)))
 
 
 def _lines(path: Path, settings: CaptureSettings, server: Server, more: Body) -> list[tuple[int, str, Body]]:
-    """Of each line its number, path and body."""
-    found: list[tuple[int, str, Body]] = []
-    for number, url, own in read_bodies(path, settings.count):
-        body = {**more, **own}
+    """Return the number, path and body of each line."""
+    lines: list[tuple[int, str, Body]] = []
+    for number, url, fields in read_bodies(path, settings.count):
+        body = {**more, **fields}
         if settings.max_new_tokens and not {"max_tokens", "max_completion_tokens"} & body.keys():
             body["max_tokens"] = settings.max_new_tokens
         if (model := body.pop("model", None)) is not None:
             server.check_model(str(model), f"{path}, line {number}: ")
             body["model"] = model
-        found.append((number, url, body))
-    return found
+        lines.append((number, url, body))
+    return lines

@@ -151,7 +151,7 @@ class Server:
 
 
 def reason(answer: str | bytes) -> str:
-    """Return what an answer says went wrong, in one line."""
+    """Return the error message of an answer, in one line."""
     text = answer if isinstance(answer, str) else answer.decode(errors="replace")
     try:
         text = str(json.loads(text)["error"]["message"])

@@ -44,7 +44,7 @@ class Sampling:
 
 @dataclass
 class Sampled:
-    """What came of the windows."""
+    """The outcome of the windows."""
 
     windows: int = 0
     failed: int = 0
@@ -64,7 +64,7 @@ def sample(
     connect: Callable[[], Server],
     sampling: Sampling,
     take: Callable[[Path, Server], None],
-    told: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> Sampled:
     """Record windows until the time is over, a bound is reached, or the server fails too often.
 
@@ -79,7 +79,7 @@ def sample(
         kept = 0
         try:
             server = connect()
-            path, size = _window(server, sampling, sampled, told)
+            path, size = _window(server, sampling, sampled, report)
             sampled.bytes += size
             try:
                 take(path, server)
@@ -88,13 +88,13 @@ def sample(
         except (RunError, TraceError) as problem:
             sampled.failed += 1
             failures += 1
-            told(f"window {sampled.windows}: {problem}")
+            report(f"window {sampled.windows}: {problem}")
             if failures == MOST_FAILURES:
                 sampled.ended = f"given up after {counted(failures, 'window')} in a row without a trace"
                 return sampled
         else:
             failures = 0
-            told(f"window {sampled.windows}: {bytes_text(size)}")
+            report(f"window {sampled.windows}: {bytes_text(size)}")
         if kept > sampling.most_bytes:
             sampled.ended = f"ended at the bound on disk space, {bytes_text(sampling.most_bytes)}"
             return sampled
@@ -104,13 +104,13 @@ def sample(
     return sampled
 
 
-def _window(server: Server, sampling: Sampling, sampled: Sampled, told: Callable[[str], None]) -> tuple[Path, int]:
+def _window(server: Server, sampling: Sampling, sampled: Sampled, report: Callable[[str], None]) -> tuple[Path, int]:
     """Return the largest trace of one window, the others being deleted, and the bytes of all of them."""
     if server.kind not in (VLLM, SGLANG):
         raise UsageError(f"{server.url} is neither vLLM nor SGLang: it cannot record")
     if not server.has("/start_profile"):
         raise RunError(f"{server.url} has no profiler", hint=NO_PROFILER)
-    before, known = traces_in(sampling.source), _files(sampling.source)
+    before, files = traces_in(sampling.source), _files(sampling.source)
     begin: dict[str, Any] = {"max_iterations": sampling.steps}
     if server.kind == SGLANG:
         begin = {"num_steps": sampling.steps, "output_dir": str(sampling.source), "with_stack": True}
@@ -123,12 +123,12 @@ def _window(server: Server, sampling: Sampling, sampled: Sampled, told: Callable
                 if traces_in(sampling.source) != before:  # it has stopped by itself after its steps
                     break
         finally:
-            _off(server, told)
+            _off(server, report)
             sampled.profiled_s += time.monotonic() - began
     written = when_whole(before, sampling.source, _WRITE_S)
     path, size = largest(written), sum(item.stat().st_size for item in written)
     # The server's frontend writes one too.
-    for other in _files(sampling.source) - known - {path}:
+    for other in _files(sampling.source) - files - {path}:
         other.unlink(missing_ok=True)
     return path, size
 
@@ -137,17 +137,17 @@ def _files(folder: Path) -> set[Path]:
     return {*folder.rglob("*.json"), *folder.rglob("*.json.gz")}
 
 
-def _off(server: Server, told: Callable[[str], None]) -> None:
+def _off(server: Server, report: Callable[[str], None]) -> None:
     """Stop the profiler. One of a server that is gone is off; one that had stopped by itself refuses."""
     try:
-        stop_profiler(server, told)
+        stop_profiler(server, report)
     except RefusedError as problem:
         if server.kind != SGLANG:
             raise
-        told(f"the server's profiler had stopped: {problem}")
+        report(f"the server's profiler had stopped: {problem}")
     except RunError:
         if server.is_there():
-            stop_profiler(server, told)
+            stop_profiler(server, report)
         else:
             raise RunError(
                 f"the server at {server.url} ended while it was recorded, and its profiler with it"

@@ -143,7 +143,7 @@ class MasksCase:
 
     @property
     def is_one(self) -> bool:
-        """Whether it is of one constraint, of which texts are made where it has none."""
+        """Return True if the case has a single constraint, whose texts are generated where it has none."""
         return self.constraint is not None or (self.folder is not None and Path(self.folder).is_file())
 
     def of_batch(self, size: int) -> MasksCase:

@@ -47,7 +47,7 @@ LINE = "line"  # of a sweep
 
 @dataclass(frozen=True)
 class CaseFacts:
-    """What decides whether a case can run."""
+    """Facts of a machine that decide whether a case can run."""
 
     device: str  # `cpu` or `cuda:N`
     capability: tuple[int, int] | None  # compute capability, major and minor; None on a CPU
@@ -71,9 +71,9 @@ def read_machine(device: str, threads: int | None, cases: Sequence[Case] = ()) -
     names += [("tokenizer", settings.tokenizer) for settings in captures if settings.tokenizer]
     names += [("tokenizer", case.tokenizer) for case in cases if isinstance(case, MasksCase)]
     target = f"{__name__}:read_facts"
-    asked = None if any(isinstance(case, MasksCase) for case in cases) else threads  # those of --threads fill masks
+    count = None if any(isinstance(case, MasksCase) for case in cases) else threads  # those of --threads fill masks
     kind = "" if not cases else LINE if isinstance(cases[0], LineCase) else cases[0].kind
-    ending = call(target, device, asked, list(dict.fromkeys(names)), kind, limits=Limits(_LIMIT_S))
+    ending = call(target, device, count, list(dict.fromkeys(names)), kind, limits=Limits(_LIMIT_S))
     if ending.state != OK and ending.hint is not None:
         raise UsageError(ending.message or "no such device", ending.hint)
     if ending.state != OK:

@@ -26,8 +26,8 @@ class MaskEngine:
 
     def __init__(self, name: str, target: Any) -> None:
         module, _, kind = ENGINES[name][0].partition(":")
-        made = getattr(importlib.import_module(f"molprof.profiler.constraints.{module}"), kind)
-        self.processor = made(target, lambda rows: ())
+        processor_class = getattr(importlib.import_module(f"molprof.profiler.constraints.{module}"), kind)
+        self.processor = processor_class(target, lambda rows: ())
         self.name, self.target = name, target
         self.version = str(self.processor.parameters.get("version", __version__))
         self.vocabulary_ns: int | None = self.processor.made_ns.get("vocabulary")

@@ -46,25 +46,25 @@ def measure_each(case: MasksCase, limits: Limits, measure: str = MEASURE) -> End
     A schema that ends it, after others, is the first of another process. If it ends that one too, it has this ending,
     and the schemas after it go on in a new process.
     """
-    found: list[Any] = []
+    schemas: list[Any] = []
     head: dict[str, Any] = {}
     began = time.monotonic()
     names = [item.name for item in _items(case)]
-    while len(found) < case.count:
+    while len(schemas) < case.count:
         with TemporaryDirectory(prefix="molprof-") as folder:
-            kept, before = Path(folder, "schemas.jsonl"), len(found)
+            kept, before = Path(folder, "schemas.jsonl"), len(schemas)
             ending = call(measure, to_json(case), before, str(kept), limits=limits)
             # A process that was killed may leave a part of a line.
             *lines, _ = kept.read_bytes().split(b"\n") if kept.exists() else [b""]
         if not lines:  # it did not come to the schemas
             return ending
         head, *more = map(json.loads, lines)
-        found += more
+        schemas += more
         if ending.state == OK:
             break
-        if len(found) == before:
-            found.append({"name": names[before], "status": ending.state, "message": ending.message, "instances": []})
-    figures = {"schemas": found, "version": head["version"], "vocabulary_ns": head.get("vocabulary_ns")}
+        if len(schemas) == before:
+            schemas.append({"name": names[before], "status": ending.state, "message": ending.message, "instances": []})
+    figures = {"schemas": schemas, "version": head["version"], "vocabulary_ns": head.get("vocabulary_ns")}
     value = {"figures": figures, "environment": head["environment"]}
     return Ending(OK, seconds=time.monotonic() - began, value=value)
 
@@ -84,8 +84,8 @@ def measure_masks(raw: dict[str, Any], done: int, kept: str) -> None:
     engines = [MaskEngine(name, target) for name in (case.engine, case.other) if name is not None]
     with Path(kept).open("a") as file:
 
-        def keep(found: dict[str, Any]) -> None:
-            file.write(json.dumps(found, separators=(",", ":")) + "\n")
+        def keep(line: dict[str, Any]) -> None:
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
             file.flush()
 
         versions = ", ".join(engine.version for engine in engines)
@@ -111,37 +111,37 @@ def _measured(case: MasksCase, item: SchemaFile, engine: MaskEngine) -> dict[str
 
     from molprof.profiler.models.device import Peak
 
-    found: dict[str, Any] = {"name": item.name, "status": OK, "message": None, "instances": []}
+    figures: dict[str, Any] = {"name": item.name, "status": OK, "message": None, "instances": []}
     try:
         instances = [*judged(item, engine.target)]
     except Exception as problem:  # no schema, or one that the validator cannot follow
-        return {**found, "status": "not judged", "message": shortened(str(problem), _MOST_TEXT)}
+        return {**figures, "status": "not judged", "message": shortened(str(problem), _MOST_TEXT)}
     gc.collect()
     gc.disable()  # it would count for whatever token it comes with
     try:
         peak, before = Peak(torch.device("cpu")), psutil.Process().memory_info().rss
         began = time.perf_counter_ns()
         try:
-            made = engine.compile(item.whole)
+            matchers = engine.compile(item.whole)
             compiled_ns = time.perf_counter_ns() - began
-            made().fill()
+            matchers().fill()
         except MolprofError as problem:
-            return {**found, "status": REFUSED, "message": shortened(str(problem), _MOST_TEXT)}
-        found |= {"compile_ns": compiled_ns, "first_mask_ns": time.perf_counter_ns() - began}
+            return {**figures, "status": REFUSED, "message": shortened(str(problem), _MOST_TEXT)}
+        figures |= {"compile_ns": compiled_ns, "first_mask_ns": time.perf_counter_ns() - began}
         highest = peak.read()["peak_memory_bytes"]
-        found["memory_bytes"] = None if highest is None else max(0, highest - before)
+        figures["memory_bytes"] = None if highest is None else max(0, highest - before)
         if case.seconds is not None:  # the batches are of the longest
             instances.sort(key=lambda one: -len(one.tokens))
         until = _deadline(case, _TEXTS_SHARE)
         for one in instances:
-            if found["instances"] and time.monotonic() > until:
-                found["left_out"] = len(instances) - len(found["instances"])
+            if figures["instances"] and time.monotonic() > until:
+                figures["left_out"] = len(instances) - len(figures["instances"])
                 break
-            found["instances"].append(_followed(one, engine, made))
-        whole = [one for one, seen in zip(instances, found["instances"], strict=False) if seen["accepted"]]
+            figures["instances"].append(_followed(one, engine, matchers))
+        whole = [one for one, seen in zip(instances, figures["instances"], strict=False) if seen["accepted"]]
         if whole:
-            found["batches"] = [*_batched(case, max(whole, key=lambda one: len(one.tokens)), engine, made)]
-        return found
+            figures["batches"] = [*_batched(case, max(whole, key=lambda one: len(one.tokens)), engine, matchers)]
+        return figures
     finally:
         gc.enable()
 
@@ -158,21 +158,21 @@ def _batched(
         if count is not None and not getattr(engine.processor, "use_threads", lambda count: False)(count):
             continue
         batch = compiled_constraint.batch(rows, device)
-        places = [len(tokens) * row // rows for row in range(rows)]
-        for row, place in enumerate(places):
-            batch.batch.seek(row, tokens[:place])
+        positions = [len(tokens) * row // rows for row in range(rows)]
+        for row, position in enumerate(positions):
+            batch.batch.seek(row, tokens[:position])
         times: dict[str, list[int]] = {name: [] for name in ("accept_ns", "fill_ns", "apply_ns")}
         batch.fill()  # which allocates
         until = _deadline(case, (1 - _TEXTS_SHARE) / len(kinds))
         for number in range(max(_BATCHED_STEPS, min(_BATCHED_ROWS // rows, len(tokens)))):
             if number >= _LEAST_STEPS and time.monotonic() > until:
                 break
-            for row, place in enumerate(places):
-                if place == len(tokens):  # as the next request in its place
+            for row, position in enumerate(positions):
+                if position == len(tokens):  # as the next request in its place
                     batch.batch.seek(row, ())
-                    places[row] = 0
-            batch.accept(*(tokens[place] for place in places))
-            places = [place + 1 for place in places]
+                    positions[row] = 0
+            batch.accept(*(tokens[position] for position in positions))
+            positions = [position + 1 for position in positions]
             for name, ns in batch.fill().items():
                 if name != "read":
                     times[f"{name}_ns"].append(ns)
@@ -192,8 +192,8 @@ def _devices(case: MasksCase) -> list[Any]:
 
     from molprof.profiler.models.device import on_gpu, resolve_device
 
-    found = resolve_device(case.device)
-    return [torch.device("cpu"), *([found] if on_gpu(found) else [])]
+    device = resolve_device(case.device)
+    return [torch.device("cpu"), *([device] if on_gpu(device) else [])]
 
 
 def _followed(one: Judged, engine: MaskEngine, compiled_constraint: CompiledConstraint) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def _followed(one: Judged, engine: MaskEngine, compiled_constraint: CompiledCons
 
 
 def _one_text(tokens: list[int], target: Any) -> bool:
-    """Whether all begin the same text, which therefore follows, in whatever tokens."""
+    """Return True if all begin the same text, which therefore follows, in whatever tokens."""
     pieces = [target.table.of(token) for token in tokens]
     if not pieces or len(pieces) > _MOST_BEGINNINGS or b"" in pieces:
         return False

@@ -45,16 +45,16 @@ def compared(item: SchemaFile, one: MaskEngine, other: MaskEngine) -> dict[str, 
     The result is what `MaskedSchema` reads.
     """
     engines = (one, other)
-    found: dict[str, Any] = {"name": item.name, "status": OK, "message": None}
+    result: dict[str, Any] = {"name": item.name, "status": OK, "message": None}
     try:
         instances = [each for each in judged(item, one.target) if each.valid]
         valid = schema_validator(item.schema, item.name, "molprof bench masks")
     except Exception as problem:  # no schema, or one that the validator cannot follow
-        return {**found, "status": "not judged", "message": shortened(str(problem), _MOST_TEXT)}
+        return {**result, "status": "not judged", "message": shortened(str(problem), _MOST_TEXT)}
     try:
         matchers = [engine.compile(item.whole) for engine in engines]
     except MolprofError as problem:
-        return {**found, "status": REFUSED, "message": shortened(str(problem), _MOST_TEXT)}
+        return {**result, "status": REFUSED, "message": shortened(str(problem), _MOST_TEXT)}
     names = [engine.name for engine in engines]
     counts: Counter[str] = Counter(prefixes=0, differing=0)
     only, looked, unusual = (Counter(dict.fromkeys(names, 0)) for _ in range(3))
@@ -62,34 +62,34 @@ def compared(item: SchemaFile, one: MaskEngine, other: MaskEngine) -> dict[str, 
     seen: Counter[Any] = Counter()
     lengths = np.array(list(map(len, one.target.table.pieces)))
     for each in instances:
-        states = [made() for made in matchers]
-        for place, token in enumerate((*each.tokens, one.target.eos)):
+        states = [matcher_of() for matcher_of in matchers]
+        for position, token in enumerate((*each.tokens, one.target.eos)):
             sets = []
             for engine, matcher in zip(engines, states, strict=True):
                 matcher.fill()
                 sets.append(matcher.bits())
                 if sets[-1].sum() <= _SMALL:
                     few = sets[-1].nonzero()[0].tolist()
-                    counted, odd = _unusual(one.target, each.tokens[max(0, place - _BEFORE) : place], few)
+                    counted, odd = _unusual(one.target, each.tokens[max(0, position - _BEFORE) : position], few)
                     looked[engine.name] += counted
                     unusual[engine.name] += odd
             alone = [(mine > theirs).nonzero()[0] for mine, theirs in (sets, sets[::-1])]
             counts["prefixes"] += 1
             counts["differing"] += any(map(len, alone))
-            for engine, made, mine in zip(engines, matchers, alone, strict=True):
+            for engine, matcher_of, mine in zip(engines, matchers, alone, strict=True):
                 only[engine.name] += len(mine)
                 mine = mine[mine < len(lengths)]
                 for index in mine[np.argsort(lengths[mine], kind="stable")][:_MOST_HERE].tolist():
-                    key = engine.name, each.states[place], each.keywords[place], index
+                    key = engine.name, each.states[position], each.keywords[position], index
                     if not seen[key] and seen[engine.name] < _MOST_TOKENS:
                         seen.update((key, engine.name))
-                        differences.append(_difference(each, place, index, engine, made, valid))
+                        differences.append(_difference(each, position, index, engine, matcher_of, valid))
             if token == one.target.eos or not all(bits[token] for bits in sets):
                 break
             for matcher in states:
                 matcher.accept(token)
     return {
-        **found, **counts, "only": dict(only), "looked": dict(looked), "unusual": dict(unusual),
+        **result, **counts, "only": dict(only), "looked": dict(looked), "unusual": dict(unusual),
         "differences": differences,
     }  # fmt: skip
 
@@ -108,9 +108,9 @@ def _difference(
     else:
         closing = closing_tokens(table)
         tries = (written(engine, matchers, [*before, token], closing, seed) for seed in range(_TRIES))
-        texts = [found for found in tries if found is not None]
-        flaws = {found: _flaw(found, validator) for found in texts}
-        why = next((found for found in texts if flaws[found] is None), texts[0] if texts else "no end found")
+        texts = [ending for ending in tries if ending is not None]
+        flaws = {ending: _flaw(ending, validator) for ending in texts}
+        why = next((ending for ending in texts if flaws[ending] is None), texts[0] if texts else "no end found")
         verdict = "not shown" if flaws.get(why, "") is not None else "right"
         if any(flaw is not None and flaw.startswith(_CONTROL) for flaw in flaws.values()) and text[-1] < " ":
             verdict = "wrong"
@@ -142,11 +142,11 @@ def written(engine: MaskEngine, matchers: Matchers, tokens: list[int], closing: 
     for token in tokens:
         matcher.fill()
         matcher.accept(token)
-    found = [*tokens]
+    chosen = [*tokens]
     for _ in range(_LONGEST):
         matcher.fill()
         if matcher.allows(eos):
-            return str(table.join(found))
+            return str(table.join(chosen))
         bits = matcher.bits()
         allowed = bits.nonzero()[0].tolist()
         some = [index for index in choose.sample(allowed, min(len(allowed), _SMALL)) if table.of(index)]
@@ -156,8 +156,8 @@ def written(engine: MaskEngine, matchers: Matchers, tokens: list[int], closing: 
         few = ends if ends and choose.random() < 0.8 else visible or some
         if not few:
             return None
-        found.append(choose.choice(few))
-        matcher.accept(found[-1])
+        chosen.append(choose.choice(few))
+        matcher.accept(chosen[-1])
     return None
 
 
@@ -172,4 +172,4 @@ def _unusual(target: Any, before: list[int], allowed: list[int]) -> tuple[int, i
     cut = target.tokenizer.backend_tokenizer.encode_batch([head, *whole.values()], add_special_tokens=False)
     if not whole or cut[0].ids != before:
         return 0, 0
-    return len(whole), sum(found.ids != [*before, index] for index, found in zip(whole, cut[1:], strict=True))
+    return len(whole), sum(encoding.ids != [*before, index] for index, encoding in zip(whole, cut[1:], strict=True))

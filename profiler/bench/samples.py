@@ -48,22 +48,22 @@ def with_samples(item: SchemaFile, target: Any) -> SchemaFile:
     if item.whole.kind == "schema":
         valid = schema_validator(item.schema, item.name, "molprof bench masks").valid
         values = [value for text in texts if _is_plain(value := json_value(text)) and valid(value) is not False]
-        made = [Instance(value, None, f"made {number}") for number, value in enumerate(values[:_COUNT], 1)]
+        instances = [Instance(value, None, f"made {number}") for number, value in enumerate(values[:_COUNT], 1)]
     else:
-        made = [Instance(None, None, f"made {number}", text) for number, text in enumerate(texts[:_COUNT], 1)]
-    return replace(item, instances=tuple(made))
+        instances = [Instance(None, None, f"made {number}", text) for number, text in enumerate(texts[:_COUNT], 1)]
+    return replace(item, instances=tuple(instances))
 
 
 def _of_engine(whole: Constraint, target: Any) -> Iterator[str]:
-    """Texts that the first engine writes at random that is installed and takes the constraint."""
+    """Yield random texts from the first installed engine that takes the constraint."""
     for name in ENGINES:
         try:
             engine = MaskEngine(name, target)
-            made = engine.compile(whole)
+            matchers = engine.compile(whole)
         except MolprofError:  # not installed, or refused
             continue
         closing = closing_tokens(target.table)
-        texts = (written(engine, made, [], closing, seed) for seed in range(_TRIES))
+        texts = (written(engine, matchers, [], closing, seed) for seed in range(_TRIES))
         yield from itertools.islice(filter(None, texts), 2 * _COUNT)
         return
 
@@ -96,16 +96,16 @@ def _distances(automaton: Automaton) -> np.ndarray[Any, Any]:
     for state, row in enumerate(automaton.moves.tolist()):
         for to in {to for to in row if to >= 0}:
             before[to].append(state)
-    found = np.full(len(before), len(before), dtype=np.int64)
+    distances = np.full(len(before), len(before), dtype=np.int64)
     waiting = [(0, state) for state in np.flatnonzero(automaton.ends).tolist()]
-    found[automaton.ends] = 0
+    distances[automaton.ends] = 0
     while waiting:
         steps, state = heapq.heappop(waiting)
         for earlier in before[state]:
-            if found[earlier] > steps + 1:
-                found[earlier] = steps + 1
+            if distances[earlier] > steps + 1:
+                distances[earlier] = steps + 1
                 heapq.heappush(waiting, (steps + 1, earlier))
-    return found
+    return distances
 
 
 def _is_plain(value: Any) -> bool:

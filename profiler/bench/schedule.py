@@ -119,10 +119,10 @@ def run_plan(
         if ending.state == OK and key is not None:
             fits[key] = max(fits.get(key, 0), case.rows)
         if ending.state == NO_MEMORY and plan.bisect and case.rows > 1:
-            known = fits.get(key or "", 0)
-            fit = _largest_fit(case, plan, known if known < case.rows else 0)
-        own = (ending.value or {}).get("environment")
-        where = environment if own is None else results.environment(own)
+            largest = fits.get(key or "", 0)
+            fit = _largest_fit(case, plan, largest if largest < case.rows else 0)
+        measured_in = (ending.value or {}).get("environment")
+        where = environment if measured_in is None else results.environment(measured_in)
         results.write(record_of(case, turn.repeat, where, ending) | fit)
         if fit:
             most = f"{'the largest' if fit['fit_exact'] else 'a'} batch that fits: {fit['largest_batch']}"

@@ -107,8 +107,8 @@ def _read(content: Any, name: str) -> SchemaFile:
         raise UsageError(f"{name}.json has a test without data", hint=_HINT)
     if wrong := [test["valid"] for test in tests if test.get("valid") not in (True, False, None)]:
         raise UsageError(f"{name}.json has a test that is valid: {shortened(repr(wrong[0]))}", hint=_HINT)
-    made = (Instance(test["data"], test.get("valid"), str(test.get("description", ""))) for test in tests)
-    return SchemaFile(name, content["schema"], tuple(made))
+    instances = (Instance(test["data"], test.get("valid"), str(test.get("description", ""))) for test in tests)
+    return SchemaFile(name, content["schema"], tuple(instances))
 
 
 Part = tuple[str, str, str]  # text; `key`, `string`, `number`, `literal` or `structure`; keyword
@@ -124,9 +124,9 @@ def parts(value: Any, schema: Any, root: Any = None) -> Iterator[Part]:
     if isinstance(value, dict):
         yield "{", "structure", keyword
         for index, (key, item) in enumerate(value.items()):
-            known = schema.get("properties") if isinstance(schema.get("properties"), dict) else {}
-            of_item = known.get(key, schema.get("additionalProperties", True))
-            named = "properties" if key in known else "additionalProperties"
+            properties = schema.get("properties") if isinstance(schema.get("properties"), dict) else {}
+            of_item = properties.get(key, schema.get("additionalProperties", True))
+            named = "properties" if key in properties else "additionalProperties"
             yield ", " if index else "", "structure", keyword
             yield json.dumps(key, ensure_ascii=False), "key", named
             yield ": ", "structure", named
@@ -165,19 +165,19 @@ def _governing(schema: Any, value: Any, root: Any) -> tuple[dict[str, Any], str]
             schema = merged
         else:
             break
-    found = next((name for name in _KEYWORDS if name in schema), None)
-    return schema, found or way or ("type" if "type" in schema else "anything")
+    keyword = next((name for name in _KEYWORDS if name in schema), None)
+    return schema, keyword or way or ("type" if "type" in schema else "anything")
 
 
 def _referred(reference: Any, root: Any) -> Any:
     """Return what a reference within the schema names; anything goes for another one."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return True
-    found = root
+    schema = root
     for word in reference.removeprefix("#").split("/")[1:]:
         word = word.replace("~1", "/").replace("~0", "~")
-        found = found.get(word, True) if isinstance(found, dict) else True
-    return found
+        schema = schema.get(word, True) if isinstance(schema, dict) else True
+    return schema
 
 
 _TYPES: dict[str, Any] = {

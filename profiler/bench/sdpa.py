@@ -93,12 +93,12 @@ def least_bytes(case: SdpaCase, item_bytes: int) -> int:
 
 def padding_mask(case: SdpaCase, device: torch.device) -> Tensor:
     """Return a causal mask of rows with none to 3/16 padding on the left: bool (batch, 1, queries, keys)."""
-    places = torch.arange(case.keys, device=device)
+    columns = torch.arange(case.keys, device=device)
     padded = torch.arange(case.batch, device=device) % 4 * case.keys // 16
-    own = torch.arange(case.keys - case.queries, case.keys, device=device)
-    seen = (places >= padded[:, None])[:, None, None, :] & (places <= own[:, None])[None, None]
+    queries = torch.arange(case.keys - case.queries, case.keys, device=device)
+    seen = (columns >= padded[:, None])[:, None, None, :] & (columns <= queries[:, None])[None, None]
     # A query that sees no key has no defined result, so each sees itself, as in transformers.
-    return seen | (places == own[:, None])[None, None]
+    return seen | (columns == queries[:, None])[None, None]
 
 
 def _torchs(case: SdpaCase, inputs: Inputs) -> Callable[[], Tensor]:
@@ -116,11 +116,11 @@ def _flash_attn(case: SdpaCase, inputs: Inputs) -> Callable[[], Tensor]:
     module = importlib.import_module("flash_attn" if case.backend == "flash-attn" else "flash_attn_interface")
     function, causal = module.flash_attn_func, case.mask == "causal"
     # (batch, tokens, heads, head size)
-    given = [tensor.transpose(1, 2).contiguous() for tensor in inputs[:3]]
+    transposed = [tensor.transpose(1, 2).contiguous() for tensor in inputs[:3]]
 
     def call() -> Tensor:
-        found = function(*given, causal=causal)
-        result: Tensor = found[0] if isinstance(found, tuple) else found
+        output = function(*transposed, causal=causal)
+        result: Tensor = output[0] if isinstance(output, tuple) else output
         return result.transpose(1, 2)
 
     return call

@@ -1,4 +1,4 @@
-"""What the manifest holds of a finished run: every molecule, and what came of the settings."""
+"""The manifest's account of a finished run: every molecule, and the resolved settings."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def sequence_runs(
     and found; a row that it wrote otherwise has no disagreement.
     """
     loaded, runs = runner.loaded, []
-    asked = {
+    prompts = {
         (prompt.constraint, prompt.line * (prompt.body is not None)): prompt
         for plan in plans
         for prompt in plan.prompts
     }
-    checks = {key: checks_of_prompt(prompt, runner.settings) for key, prompt in asked.items()}
+    checks = {key: checks_of_prompt(prompt, runner.settings) for key, prompt in prompts.items()}
     for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
         for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
-            place = {"sequence": plan.sequences[row], "batch": number, "row": row}
+            ids = {"sequence": plan.sequences[row], "batch": number, "row": row}
             width = len(loaded.tokenizer(prompt.text)["input_ids"])
             steps = None if batch.appended is None else batch.appended[row]
-            run = sequence_run(prompt.text, width, tokens, loaded.target.table, loaded.eos, steps, **place)
+            run = sequence_run(prompt.text, width, tokens, loaded.target.table, loaded.eos, steps, **ids)
             if batch.joined is not None:
                 run = replace(run, joined=batch.joined[row])
             if batch.arrived is not None:
@@ -93,10 +93,10 @@ def _seen_by_client(runner: Runner, text: str, tokens: Sequence[int]) -> str:
 
 
 def _of_molecule(runner: Runner, molecule: Molecule, tokens: Sequence[int]) -> dict[str, Any]:
-    """Return what a `SequenceRun` holds of a molecule beyond what it holds of any text."""
+    """Return the fields of a `SequenceRun` that only a molecule has."""
     loaded, form = runner.loaded, runner.loaded.target.form
-    found = classify(tokens, loaded.target.table, loaded.eos, form=form)
-    valid, problem = judge(found.text, molecule, found.kinds, form)
+    classified = classify(tokens, loaded.target.table, loaded.eos, form=form)
+    valid, problem = judge(classified.text, molecule, classified.kinds, form)
     counts = None
     if getattr(runner.processor, "fixed_length", runner.processor is not None):
         (template,) = runner.templates.build([molecule])
@@ -104,14 +104,14 @@ def _of_molecule(runner: Runner, molecule: Molecule, tokens: Sequence[int]) -> d
         counts = TemplateCounts(len(template.ids), sum(per_block), len(per_block), per_block)
     return {
         "smiles": molecule.smiles,
-        "kinds": found.kinds,
-        "blocks": found.blocks,
-        "text": found.text,
+        "kinds": classified.kinds,
+        "blocks": classified.blocks,
+        "text": classified.text,
         "valid": valid,
         "problem": problem,
-        "malformed_blocks": found.malformed_blocks,
-        "cut_blocks": found.cut_blocks,
-        "needed_per_block": needs(loaded.tokenizer, found.insides, form=form),
+        "malformed_blocks": classified.malformed_blocks,
+        "cut_blocks": classified.cut_blocks,
+        "needed_per_block": needs(loaded.tokenizer, classified.insides, form=form),
         "template": counts,
     }
 
@@ -143,11 +143,11 @@ def static_cache_notes(runner: Runner, plans: Sequence[BatchPlan]) -> tuple[str,
     if runner.settings.kv_cache not in STATIC_CACHES:
         return ()
     model = runner.loaded.model
-    known = sizes(model)
+    model_sizes = sizes(model)
     largest = max(plans, key=lambda plan: plan.rows * (plan.prompt_width + plan.max_new_tokens))
     columns = runner.settings.max_cache_length or largest.prompt_width + largest.max_new_tokens
     # Keys and values.
-    values = 2 * known["layers"] * known["kv_heads"] * known["head_dim"] * largest.rows * columns
+    values = 2 * model_sizes["layers"] * model_sizes["kv_heads"] * model_sizes["head_dim"] * largest.rows * columns
     size = bytes_text(values * model.dtype.itemsize)
     return (f"static KV cache: {size} ({largest.rows} rows x {columns} tokens)",)
 

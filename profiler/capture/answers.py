@@ -32,16 +32,16 @@ _MOST_DIGITS = 80
 _MOST_TEXT = 160
 
 
-def checks_of(settings: CaptureSettings, asked: Constraint | None = None) -> list[Check]:
-    """Return the checks of an answer to a prompt whose line says `asked`, in the order in which they are made.
+def checks_of(settings: CaptureSettings, constraint: Constraint | None = None) -> list[Check]:
+    """Return the checks of an answer, in order; constraint: the one in the prompt's own line.
 
     Raises UsageError where one cannot be made, and MissingExtraError without the package for schemas.
     """
-    return list(_checks(settings, asked or whole_of(settings)))
+    return list(_checks(settings, constraint or whole_of(settings)))
 
 
-def _checks(settings: CaptureSettings, asked: Constraint | None) -> Iterator[Check]:
-    kind, text = (None, "") if asked is None else (asked.kind, asked.text)
+def _checks(settings: CaptureSettings, constraint: Constraint | None) -> Iterator[Check]:
+    kind, text = (None, "") if constraint is None else (constraint.kind, constraint.text)
     if kind == "schema":
         yield schema_check(text, settings.schema or "the schema of a prompt")
     if kind == "regex" and (matches := matching(text)) is not None:
@@ -55,7 +55,7 @@ def _checks(settings: CaptureSettings, asked: Constraint | None) -> Iterator[Che
 
 @dataclass(frozen=True)
 class Judge:
-    """Return what answers to a request are judged by. Raises UsageError for what is no JSON schema."""
+    """The checks of answers to a request."""
 
     checks: Sequence[Check] = ()  # of the text
     # By name of a tool, the check of its arguments; None: it has no schema.
@@ -68,16 +68,16 @@ class Judge:
         """Whether an answer is valid, None where nothing judges it, and why not. calls: names and arguments."""
         if not (self.checks or calls or self.must_call):
             return None, None
-        found = None
+        problem = None
         if self.must_call and not calls:
-            found = "no tool was called"
+            problem = "no tool was called"
         for name, arguments in calls:
-            found = found or self._of_call(name, arguments)
-        if found is not None and cut:
-            found = f"stopped at the token limit: {found}"
-        if found is None and not calls:
-            found = problem_of(self.checks, text, prompt, cut)
-        return found is None, found
+            problem = problem or self._of_call(name, arguments)
+        if problem is not None and cut:
+            problem = f"stopped at the token limit: {problem}"
+        if problem is None and not calls:
+            problem = problem_of(self.checks, text, prompt, cut)
+        return problem is None, problem
 
     def _of_call(self, name: str, arguments: str) -> str | None:
         if name not in self.tools:
@@ -89,8 +89,8 @@ class Judge:
             except (ValueError, RecursionError) as problem:
                 return f"a broken call: arguments of {name} are not JSON: {shortened(str(problem))}"
             return None
-        found = check(arguments, "")
-        return None if found is None else f"a broken call: arguments of {name}: {found}"
+        why = check(arguments, "")
+        return None if why is None else f"a broken call: arguments of {name}: {why}"
 
 
 def checks_of_prompt(prompt: Prompt, settings: CaptureSettings) -> list[Check]:
@@ -123,7 +123,7 @@ def checks_of_prompt(prompt: Prompt, settings: CaptureSettings) -> list[Check]:
 
 
 def judge_of(body: Body, settings: CaptureSettings, where: str) -> Judge:
-    """Return what answers to a request are judged by. Raises UsageError for what is no JSON schema."""
+    """Return the checks of answers to a request. Raises UsageError where a schema is no JSON schema."""
     names = constraints_of(body)
     tools = {}
     for tool in body.get("tools") or ():
@@ -140,7 +140,7 @@ def judge_of(body: Body, settings: CaptureSettings, where: str) -> Judge:
 
 
 def matching(pattern: str) -> Callable[[str], object] | None:
-    """Return the test whether a whole text matches: Python's `re`, else the package regex; None where neither reads it.
+    """Return a function that matches a whole text, by Python's `re`, else the package regex; None if neither reads it.
 
     Engines read others than Python does: whether a pattern is one is theirs to say.
     """
@@ -152,9 +152,9 @@ def matching(pattern: str) -> Callable[[str], object] | None:
     return None
 
 
-def not_judged(asked: Iterable[Constraint | None]) -> list[str]:
-    """Of each regular expression that no answer can be judged by, a line that says so."""
-    patterns = {whole.text for whole in asked if whole is not None and whole.kind == "regex"}
+def not_judged(constraints: Iterable[Constraint | None]) -> list[str]:
+    """Return a line for each regular expression that no answer can be judged by."""
+    patterns = {whole.text for whole in constraints if whole is not None and whole.kind == "regex"}
     return [
         f"no answer is judged by the regular expression {shortened(pattern, _MOST_TEXT)!r}: neither Python's re nor"
         " the package regex reads it"
@@ -165,8 +165,8 @@ def not_judged(asked: Iterable[Constraint | None]) -> list[str]:
 
 def problem_of(checks: Sequence[Check], answer: str, prompt: str, cut: bool) -> str | None:
     """Why an answer is not valid; None if it is. cut: the token limit ended it."""
-    found = next(filter(None, (check(answer, prompt) for check in checks)), None)
-    return f"stopped at the token limit: {found}" if found is not None and cut else found
+    problem = next(filter(None, (check(answer, prompt) for check in checks)), None)
+    return f"stopped at the token limit: {problem}" if problem is not None and cut else problem
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,8 @@ def schema_validator(schema: Any, where: str, purpose: str) -> SchemaValidator:
     except ImportError as problem:
         raise MissingExtraError("jsonschema-rs", "schema", purpose) from problem
     try:
-        made = partial(package.validator_cls_for(schema), schema, offline=True)
-        return SchemaValidator(made(validate_formats=True), made(validate_formats=False))
+        validator = partial(package.validator_cls_for(schema), schema, offline=True)
+        return SchemaValidator(validator(validate_formats=True), validator(validate_formats=False))
     except ValueError as problem:
         text = shortened(str(getattr(problem, "message", problem)), _MOST_TEXT)
         raise UsageError(f"{where} is no JSON schema: {text}", "a JSON schema") from None
@@ -242,12 +242,12 @@ def _of_user(name: str) -> Check:
 
     def check(answer: str, prompt: str) -> str | None:
         try:
-            found = function(*(answer, prompt)[:count])
+            verdict = function(*(answer, prompt)[:count])
         except Exception as problem:
             return f"{type(problem).__name__}: {shortened(' '.join(str(problem).split()), _MOST_TEXT)}"
-        if isinstance(found, str):
-            return shortened(found, _MOST_TEXT)
-        return None if found is None or found else f"{attribute}: not accepted"
+        if isinstance(verdict, str):
+            return shortened(verdict, _MOST_TEXT)
+        return None if verdict is None or verdict else f"{attribute}: not accepted"
 
     return check
 
@@ -277,13 +277,13 @@ def cut_otherwise(tokenizer: Any, table: Any, tokens: Sequence[int], eos: Collec
     text = table.join([token for token in tokens if token not in eos])
     if "\ufffd" in text:
         return None
-    own = tokenizer(text, add_special_tokens=False)["input_ids"]
-    spans = {*zip(own, accumulate(len(table.of(token)) for token in own), strict=True)}
-    place, found = 0, []
+    token_ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    spans = {*zip(token_ids, accumulate(len(table.of(token)) for token in token_ids), strict=True)}
+    end, digits = 0, []
     for token in tokens:
-        place += 0 if token in eos else len(table.of(token))
-        found.append("0" if token in eos or (token, place) in spans else "1")
-    return "".join(found)
+        end += 0 if token in eos else len(table.of(token))
+        digits.append("0" if token in eos or (token, end) in spans else "1")
+    return "".join(digits)
 
 
 def _kind(piece: str) -> str | None:
@@ -295,10 +295,10 @@ def _kind(piece: str) -> str | None:
 def _looped(pieces: Sequence[str]) -> int:
     """How many of the last texts repeat those before them."""
     for period in range(1, min(_LONGEST_LOOP, len(pieces) // _LEAST_ROUNDS) + 1):
-        place = len(pieces) - 1
-        while place >= period and pieces[place] == pieces[place - period]:
-            place -= 1
-        count = len(pieces) - 1 - place
+        index = len(pieces) - 1
+        while index >= period and pieces[index] == pieces[index - period]:
+            index -= 1
+        count = len(pieces) - 1 - index
         if count + period >= max(_LEAST_LOOPED, _LEAST_ROUNDS * period):
             return count
     return 0

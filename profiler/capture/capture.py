@@ -60,7 +60,7 @@ def capture(settings: CaptureSettings, output: OutputFile, report: Report = lamb
 
 
 def capture_together(
-    asked: Sequence[Asked], report: Report = lambda progress: None, *, able_only: bool = False
+    captures: Sequence[Asked], report: Report = lambda progress: None, *, able_only: bool = False
 ) -> Iterator[CaptureResult]:
     """Make a capture of several runs, each with a trace of its own, and yield each when its trace is written.
 
@@ -86,39 +86,39 @@ def capture_together(
             return False
         return True
 
-    for settings, output in asked:
+    for settings, output in captures:
         _check(settings, output)
-    inputs = {_key(settings, _INPUTS): settings for settings, _ in asked}
+    inputs = {_key(settings, _INPUTS): settings for settings, _ in captures}
     prompts = {key: read_inputs(settings) for key, settings in inputs.items()}
-    asked = [
+    captures = [
         (settings, output)
-        for settings, output in asked
+        for settings, output in captures
         if is_able(settings, partial(_check_constraints, settings, prompts[_key(settings, _INPUTS)]))
     ]
-    for settings, _ in asked:  # the hub is asked last
+    for settings, _ in captures:  # the hub is asked last
         for what, name in (("model", settings.model), ("tokenizer", settings.tokenizer), ("model", settings.assistant)):
             if name is not None:
                 check_exists(what, name)
-    loaders = {settings.engine_name: loader(settings.engine_name) for settings, _ in asked}
-    if (settings := asked[0][0]).threads is not None:
+    loaders = {settings.engine_name: loader(settings.engine_name) for settings, _ in captures}
+    if (settings := captures[0][0]).threads is not None:
         torch.set_num_threads(settings.threads)
     elif not on_gpu(resolve_device(settings.device)):
         torch.set_num_threads(default_threads(torch.get_num_threads()))
-    set_arithmetic(asked[0][0])
+    set_arithmetic(captures[0][0])
     notes = [line for item in prompts.values() for line in item.notes()]
-    wholes = {whole_of(settings) for settings, _ in asked}
+    wholes = {whole_of(settings) for settings, _ in captures}
     wholes |= {prompt.constraint for item in prompts.values() for prompt in item.prompts}
     if unread := not_judged(wholes):
-        if all(settings.processor is None for settings, _ in asked):  # no engine reads it either
+        if all(settings.processor is None for settings, _ in captures):  # no engine reads it either
             raise UsageError(unread[0], hint="a regular expression of Python, or --processor NAME, which may take it")
         notes += unread
-    if any(_unasked(settings) for settings, _ in asked):
+    if any(_unasked(settings) for settings, _ in captures):
         notes.append("neither --prompts nor --smiles is given: the prompts are the built-in molecules")
     report(CaptureProgress("load", notes=tuple(notes)))
     models: dict[tuple[object, ...], LoadedModel] = {}
     loads_ns: dict[tuple[object, ...], int] = {}
     runs: list[CapturedRun] = []
-    for settings, output in asked:
+    for settings, output in captures:
         key = _key(settings, _MODEL)
         if key not in models:
             if models:
@@ -127,7 +127,7 @@ def capture_together(
             began = time.perf_counter_ns()
             models[key] = load(settings, lambda layer, layers: report(CaptureProgress("weights", layer, layers)))
             loads_ns[key] = time.perf_counter_ns() - began
-        name = trace_stem(output.path.name) if len(asked) > 1 else ""
+        name = trace_stem(output.path.name) if len(captures) > 1 else ""
 
         if settings.processor is not None:
             report(CaptureProgress("make", run=name))
@@ -136,8 +136,8 @@ def capture_together(
             whole = whole_of(settings)  # noqa: B023
             if able_only and settings.processor == TABLE and whole is not None:  # noqa: B023
                 check_table(models[key].target, whole)  # noqa: B023
-            own = prompts[_key(settings, _INPUTS)]  # noqa: B023
-            runs.append(CapturedRun(settings, output, models[key], own, report, name))  # noqa: B023
+            run_prompts = prompts[_key(settings, _INPUTS)]  # noqa: B023
+            runs.append(CapturedRun(settings, output, models[key], run_prompts, report, name))  # noqa: B023
             runs[-1].load_ns = loads_ns[key]  # noqa: B023
 
         is_able(settings, make)
@@ -147,9 +147,9 @@ def capture_together(
 
 
 def _unasked(settings: CaptureSettings) -> bool:
-    """Whether molecules may not be what a model or a processor of the user's own is about."""
-    own = settings.model not in ARCHITECTURES or ":" in (settings.processor or "")
-    return own and settings.prompts is None and settings.requests is None and settings.smiles is None
+    """Return True if a user's own model or processor would get the built-in molecules as prompts by default."""
+    is_own = settings.model not in ARCHITECTURES or ":" in (settings.processor or "")
+    return is_own and settings.prompts is None and settings.requests is None and settings.smiles is None
 
 
 def _key(settings: CaptureSettings, names: Sequence[str]) -> tuple[object, ...]:
@@ -182,26 +182,26 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
         runs[0].passes.report(CaptureProgress("machine", notes=(f"times will be in doubt: {'; '.join(busy)}",)))
     session = Session(uuid.uuid4().hex, secrets.randbits(32) if seed is None else seed)
     order = random.Random(session.seed)
-    places: dict[str, dict[int, int]] = {run.name: {} for run in runs}  # by round
+    turns: dict[str, dict[int, int]] = {run.name: {} for run in runs}  # by round
     for number in range(max(run.settings.repeats for run in runs)):
         turn = list(runs)
         order.shuffle(turn)
         for index, run in enumerate(turn):
             if number < run.settings.repeats and went_well(run, partial(run.timed_pass, watch)):
-                places[run.name][number] = index
+                turns[run.name][number] = index
     if len(runs) == 1 and not runs[0].settings.timed_only:  # timestamps cost runs that are compared alike
         went_well(runs[0], runs[0].unmarked_pass)
     for run in runs:
         if run.name in problems:
             problems[run.name] = run.failed(problems[run.name])  # now, since it records too
     names = [run.name for run in runs if run.name not in problems]
-    measured = _measured([run for run in runs if run.name in names], places) if len(runs) > 1 else {}
+    measured = _measured([run for run in runs if run.name in names], turns) if len(runs) > 1 else {}
     for run in runs:
-        others, mine = [name for name in names if name != run.name], places[run.name]
-        own = replace(session, run=run.name, others=others, rounds=list(mine), places=list(mine.values()),
-                      measured=measured.get(run.name, []))  # fmt: skip
+        others, mine = [name for name in names if name != run.name], turns[run.name]
+        run_session = replace(session, run=run.name, others=others, rounds=list(mine), places=list(mine.values()),
+                              measured=measured.get(run.name, []))  # fmt: skip
         results: list[CaptureResult] = []
-        if went_well(run, lambda: results.append(run.record(own if len(runs) > 1 else None, before))):  # noqa: B023
+        if went_well(run, lambda: results.append(run.record(run_session if len(runs) > 1 else None, before))):  # noqa: B023
             yield results[0]
     for run in runs:
         if run.name not in problems:
@@ -210,12 +210,12 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
         raise _first(problems) if len(runs) > 1 else problems[runs[0].name]
 
 
-def _measured(runs: Sequence[CapturedRun], places: Mapping[str, Mapping[int, int]]) -> dict[str, list[MeasuredRun]]:
-    """By name of a run, what was measured of those that differ from it in the processor alone."""
+def _measured(runs: Sequence[CapturedRun], turns: Mapping[str, Mapping[int, int]]) -> dict[str, list[MeasuredRun]]:
+    """Return by name of a run the figures of the runs that differ from it in the processor alone."""
     alike = [name for name in SETTINGS if name not in _OF_PROCESSOR]
     groups: dict[tuple[object, ...], list[MeasuredRun]] = {}
     for run in runs:
-        groups.setdefault(_key(run.settings, alike), []).append(_measured_run(run, [*places[run.name]]))
+        groups.setdefault(_key(run.settings, alike), []).append(_measured_run(run, [*turns[run.name]]))
     return {run.name: groups[_key(run.settings, alike)] for run in runs}
 
 
@@ -250,9 +250,9 @@ def _first(problems: dict[str, MolprofError]) -> MolprofError:
     """Return the first failure of several runs, as an error that names its run."""
     name, problem = next(iter(problems.items()))
     more = f" ({len(problems)} runs failed)" if len(problems) > 1 else ""
-    told = MolprofError(f"{name}: {problem}{more}", problem.hint)
-    told.exit_code = problem.exit_code
-    return told
+    failure = MolprofError(f"{name}: {problem}{more}", problem.hint)
+    failure.exit_code = problem.exit_code
+    return failure
 
 
 def _check(settings: CaptureSettings, output: OutputFile) -> None:
@@ -285,7 +285,7 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
 
 
 def _check_requests(settings: CaptureSettings) -> None:
-    """Raise UsageError for settings that say what requests as they are say themselves."""
+    """Raise UsageError for settings that a file of requests decides itself."""
     for name in ("prompts", "smiles", *CONSTRAINTS):
         if getattr(settings, name) is not None:
             text = f"--requests have their own prompts and constraints, not those of {SETTINGS[name].flag}"
@@ -298,12 +298,12 @@ def _check_requests(settings: CaptureSettings) -> None:
 
 def _check_constraints(settings: CaptureSettings, prompts: Prompts) -> None:
     """Raise UsageError where a processor does not fit the prompts, as far as that is known without a model."""
-    own = next(((item.line, item.constraint.kind) for item in prompts.prompts if item.constraint is not None), None)
+    first = next(((item.line, item.constraint.kind) for item in prompts.prompts if item.constraint is not None), None)
     if settings.engine_name == VLLM:
         bodies = [prompt.body for prompt in prompts.prompts if prompt.body is not None]
         if (
             settings.processor is not None
-            and own is None
+            and first is None
             and whole_of(settings) is None
             and not any(map(constraints_of, bodies))
         ):
@@ -312,7 +312,7 @@ def _check_constraints(settings: CaptureSettings, prompts: Prompts) -> None:
             )
             raise UsageError(f"nothing says what {settings.processor} is to constrain to", hint)
         return
-    if own is not None and settings.processor is not None:
-        text = f"line {own[0]} of {prompts.source} has {own[1]} of its own, which only vLLM enforces"
+    if first is not None and settings.processor is not None:
+        text = f"line {first[0]} of {prompts.source} has {first[1]} of its own, which only vLLM enforces"
         raise UsageError(text, hint="--engine vllm, or one constraint for all")
     check_fit(settings, without_model(settings), prompts.prompts)

@@ -109,13 +109,13 @@ class Passes:
             return Observed(studied, watched[-1])
 
         self._begin("disagreement")
-        found: list[tuple[BatchResult, list[Disagreement]]] = []
+        results: list[tuple[BatchResult, list[Disagreement]]] = []
         for number in range(len(self.plans)):
             with self._own_model():
                 (result,) = runner.run(self.plans, None, only=number, wrap=wrap).batches
-            found.append((result, watched.pop().finish(result.rows)))
-            self.step(number + 1, 0, _tokens([batch for batch, _ in found]))
-        return found
+            results.append((result, watched.pop().finish(result.rows)))
+            self.step(number + 1, 0, _tokens([batch for batch, _ in results]))
+        return results
 
     def counted(self, stage: str) -> tuple[PassResult, list[list[Masked]]]:
         """Return an untimed pass that counts what the processor masks: for each batch, of each of its prompts.
@@ -163,7 +163,7 @@ class Passes:
 
     @contextmanager
     def _own_model(self) -> Iterator[None]:
-        """Give the model what this run's last pass left on it: another run's static cache has another length."""
+        """Restore the model's attributes from this run's last pass: another run's static cache has another length."""
         model = self.runner.loaded.model.__dict__
         others = {name: model.pop(name) for name in _LEFT_ON_MODEL if name in model}
         model.update(self._left)

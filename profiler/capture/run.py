@@ -71,7 +71,7 @@ class CaptureResult:
     failures: tuple[str, ...] = ()
 
 
-def choose_window(asked: tuple[int, int] | None, full: bool, result: PassResult) -> Window:
+def choose_window(window: tuple[int, int] | None, full: bool, result: PassResult) -> Window:
     """Return the steps to record.
 
     By default these are 20 decode steps of the first batch, from step 20 on if the answers are that long, before any
@@ -80,19 +80,19 @@ def choose_window(asked: tuple[int, int] | None, full: bool, result: PassResult)
     batch = result.batches[0]
     if full:
         return Window(True, 0, 0, batch.steps - 1)
-    if asked is not None:
-        check_window(asked, batch.steps)
-        return Window(False, 0, asked[0], min(asked[1], batch.steps - 1))
+    if window is not None:
+        check_window(window, batch.steps)
+        return Window(False, 0, window[0], min(window[1], batch.steps - 1))
     steps = min(map(batch.busy_steps, range(len(batch.rows))))
     first, last = usual_window(steps)
     return Window(False, 0, first, min(last, steps - 1))
 
 
-def check_window(asked: tuple[int, int], steps: int) -> None:
+def check_window(window: tuple[int, int], steps: int) -> None:
     """Raise UsageError where a window (first and last step) begins after the last of `steps` steps."""
-    if asked[0] >= steps:
+    if window[0] >= steps:
         raise UsageError(
-            f"window {asked[0]}:{asked[1]} begins after the first batch's last step {steps - 1}",
+            f"window {window[0]}:{window[1]} begins after the first batch's last step {steps - 1}",
             hint=f"--window within 0:{steps - 1}",
         )
 
@@ -301,8 +301,8 @@ class CapturedRun:
         else:
             wanted = {(window.batch, step) for step in range(window.first_step, window.last_step + 1)}
         if set(exported.steps) != wanted:
-            found = sorted(exported.steps)
-            raise RunError(f"the recorded pass was to record {len(wanted)} steps; the exported trace holds {found}")
+            recorded = sorted(exported.steps)
+            raise RunError(f"the recorded pass was to record {len(wanted)} steps; the exported trace holds {recorded}")
         return result, exported
 
     def _record(self, raw: Path, session: Session | None, machine: Machine) -> CaptureResult:
@@ -384,7 +384,7 @@ class CapturedRun:
         return CaptureResult(path, manifest, tuple(notes), tuple(failures))
 
     def _still_wrong(self) -> list[str]:
-        """Return what one more checking pass finds in a user's processor, which the other passes do not look at."""
+        """Return the mistakes of a user's processor that one more pass, with checks, finds."""
         processor = self.passes.runner.processor
         if not isinstance(processor, UserProcessor):
             return []

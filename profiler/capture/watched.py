@@ -33,28 +33,28 @@ def impossible(scores: Tensor) -> Tensor:
 
 
 def masked_rows(seen: Iterable[Sequence[int]], result: BatchResult, eos: frozenset[int]) -> list[Masked]:
-    """Return what was masked for each prompt, and of each of its tokens whether it was the only one left.
+    """Return the masked logits of each prompt, and for each of its tokens whether it was the only one left.
 
     seen: row, answer position, tokens made impossible, tokens left. Tokens that were never chosen had no other.
     """
-    own = result.masked_logits
-    found = [dict.fromkeys(("free", "copy", "end", "idle", "free_choices"), 0) for _ in result.rows]
+    counted = result.masked_logits
+    counts_of = [dict.fromkeys(("free", "copy", "end", "idle", "free_choices"), 0) for _ in result.rows]
     forced = [["1"] * len(row) for row in result.rows]
     for row, position, count, left in seen:
         if row < len(result.rows):
             kind = _kind(result.rows[row], position, left, eos)
-            found[row][kind] += count
+            counts_of[row][kind] += count
             if kind == "free":
-                found[row]["free_choices"] += 1
+                counts_of[row]["free_choices"] += 1
                 forced[row][position] = "0"
     return [
-        (MaskedLogits(**counts, own=None if own is None else own[row]), "".join(forced[row]))
-        for row, counts in enumerate(found)
+        (MaskedLogits(**counts, own=None if counted is None else counted[row]), "".join(forced[row]))
+        for row, counts in enumerate(counts_of)
     ]
 
 
 def replayed(runner: Runner, plans: Sequence[BatchPlan], result: PassResult) -> list[list[Masked]] | None:
-    """Return what an engine's own masks forbade, by replaying them; None of engines and runs without."""
+    """Return the tokens that an engine's own masks forbade, by replaying them; None without such masks."""
     replay = getattr(runner.engine, "masks_of", None)
     if replay is None or runner.settings.processor is None:
         return None
@@ -171,11 +171,11 @@ class WatchedProcessor:
     def _look_up(self, tokens: Tensor) -> None:
         """Probability and rank of the tokens, int64 (B,), in the kept scores."""
         assert self._scores is not None
-        given = self._scores.gather(-1, tokens.unsqueeze(-1))
+        chosen = self._scores.gather(-1, tokens.unsqueeze(-1))
         # float64: probabilities down to 1e-308 are not 0.
-        logarithm = given.squeeze(-1).double() - self._scores.logsumexp(dim=-1).double()
+        logarithm = chosen.squeeze(-1).double() - self._scores.logsumexp(dim=-1).double()
         self._probabilities.append(logarithm.exp())
-        self._ranks.append((self._scores > given).sum(dim=-1))
+        self._ranks.append((self._scores > chosen).sum(dim=-1))
 
 
 def _rounded(values: Sequence[float]) -> list[float]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class ProcessorEntry:
     """Module and factory of a processor in this package, and what it does."""
 
-    place: str
+    path: str
     summary: str
     molecules: bool = True  # whether it keeps to a molecule's template or grammar
 
@@ -60,11 +60,11 @@ PROCESSORS = {
 OF_MOLECULES = tuple(name for name, entry in PROCESSORS.items() if entry.molecules)
 
 
-def make_processor(name: str, target: ProcessorTarget, given: Sequence[str] = ()) -> Processor:
+def make_processor(name: str, target: ProcessorTarget, arguments: Sequence[str] = ()) -> Processor:
     """Return the processor of a name or of a `package.module:builder`.
 
     Args:
-        given: `KEY=VALUE` texts for parameters of a user's builder.
+        arguments: `KEY=VALUE` texts for parameters of a user's builder.
 
     Raises:
         UsageError: no such processor, or it cannot work with the tokenizer.
@@ -76,7 +76,7 @@ def make_processor(name: str, target: ProcessorTarget, given: Sequence[str] = ()
     from molprof.profiler.constraints.own import PASSED_ON, RAISED, UserProcessor, told
 
     try:
-        return UserProcessor(name, factory, target, given)
+        return UserProcessor(name, factory, target, arguments)
     except PASSED_ON:
         raise
     except RAISED as problem:
@@ -85,7 +85,7 @@ def make_processor(name: str, target: ProcessorTarget, given: Sequence[str] = ()
 
 
 def processor_of(settings: CaptureSettings, target: ProcessorTarget) -> Processor | None:
-    """Return the processor that is asked for; None without one, and where vLLM makes masks itself.
+    """Return the processor of the settings; None without one, and where vLLM makes masks itself.
 
     Raises what `make_processor` raises.
     """
@@ -113,7 +113,7 @@ def check_table(target: ProcessorTarget, whole: Constraint) -> None:
 
 
 def without_model(settings: CaptureSettings) -> Any:
-    """Return the maker of molprof's processor that is asked for, with the attributes of the processor.
+    """Return the factory of molprof's own processor of the settings, with the processor's attributes.
 
     A user's own tells nothing before it is made, and what keeps to a whole text has attributes of its own: these are
     `object`. None without a processor.
@@ -141,10 +141,10 @@ def read_schema(path: str) -> str:
     refuse_stream(Path(path))
     text = read_text(Path(path))
     try:
-        found = json.decode(text)
+        content = json.decode(text)
     except (MsgspecError, UnicodeEncodeError, RecursionError) as problem:
         raise UsageError(f"{path} is no JSON schema: {problem}", hint="a JSON object") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise UsageError(f"{path} is no JSON schema: it holds no object", hint="a JSON object")
     return text
 
@@ -157,14 +157,14 @@ _PACKAGES = {
 
 
 def missing_engines() -> dict[str, str]:
-    """Processors whose package is not installed, and what pip calls that."""
+    """Return the processors whose package is not installed, and each one's name for pip."""
     return {name: package for name, (module, package) in _PACKAGES.items() if find_spec(module) is None}
 
 
 def find_factory(name: str) -> Any:
     """Return the factory of a name, or the builder `package.module:builder`. Raises UsageError where there is none."""
-    place = f"{__name__}.{PROCESSORS[name].place}" if name in PROCESSORS else name
-    module, colon, attribute = place.partition(":")
+    path = f"{__name__}.{PROCESSORS[name].path}" if name in PROCESSORS else name
+    module, colon, attribute = path.partition(":")
     hint = f"use one of {', '.join(PROCESSORS)}, or package.module:builder"
     if not (module and colon and attribute):
         raise UsageError(f"no processor {name!r}", hint=hint)
@@ -177,13 +177,13 @@ def find_factory(name: str) -> Any:
     except (Exception, SystemExit) as problem:  # a user's module may raise anything
         from molprof.profiler.constraints.own import told
 
-        raise UsageError(f"the module of {name!r} cannot be imported: {told(problem, place)}") from problem
+        raise UsageError(f"the module of {name!r} cannot be imported: {told(problem, path)}") from problem
 
 
-def check_processor(name: str, given: Sequence[str] = ()) -> None:
+def check_processor(name: str, arguments: Sequence[str] = ()) -> None:
     """Raise the UsageErrors of `make_processor` that need no model."""
     factory = find_factory(name)
     if name not in PROCESSORS:
         from molprof.profiler.constraints.own import check_call
 
-        check_call(name, factory, given)
+        check_call(name, factory, arguments)

@@ -46,12 +46,12 @@ class Net:
         """Return the states that edges of nothing lead to; without those that no byte leaves and no text ends in."""
         if not self.empty[state]:
             return frozenset((state,))
-        found, waiting = {state}, [state]
+        states, waiting = {state}, [state]
         while waiting:
-            new = set(self.empty[waiting.pop()]) - found
-            found |= new
+            new = set(self.empty[waiting.pop()]) - states
+            states |= new
             waiting += new
-        return frozenset(item for item in found if self.edges[item] or not self.empty[item])
+        return frozenset(item for item in states if self.edges[item] or not self.empty[item])
 
 
 Part = Callable[[Net, int], int]
@@ -161,13 +161,13 @@ def characters(ranges: Ranges) -> Part:
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Return the union of ranges in any order: ascending, those that touch as one."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
-        if found and low <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
         else:
-            found.append((low, high))
-    return tuple(found)
+            merged.append((low, high))
+    return tuple(merged)
 
 
 def complement(ranges: Ranges) -> Ranges:
@@ -193,13 +193,13 @@ class Automaton:
 
     @cached_property
     def _runs(self) -> list[list[tuple[int, int, int]]]:
-        """Of each state, its edges: bytes from, to, next state."""
-        found = []
+        """Return the edges of each state: first byte, last byte, next state."""
+        edges = []
         for following in self.moves[:, self.kinds]:
             cuts = [0, *(np.flatnonzero(np.diff(following)) + 1).tolist(), 256]
             runs = ((low, high - 1, int(following[low])) for low, high in pairwise(cuts))
-            found.append([run for run in runs if run[2] >= 0])
-        return found
+            edges.append([run for run in runs if run[2] >= 0])
+        return edges
 
     def part(self, net: Net, at: int) -> int:
         """Return the texts of equal length from `low` to `high`, whose later bytes are from `least` to `most`."""
@@ -291,13 +291,13 @@ def group_equal_rows(rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], 
 def coaccessible(moves: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return which states lead to an end, bool (S,). A next state below 0 is none."""
     before = Before(moves)
-    found: np.ndarray[Any, Any] = ends.copy()
+    reached: np.ndarray[Any, Any] = ends.copy()
     new = np.flatnonzero(ends)
     while len(new):
         new = before.of(new)
-        new = new[~found[new]]
-        found[new] = True
-    return found
+        new = new[~reached[new]]
+        reached[new] = True
+    return reached
 
 
 class Before:

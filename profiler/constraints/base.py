@@ -15,7 +15,7 @@ from molprof.profiler.molecules.template import Template
 
 @dataclass(frozen=True)
 class Rows:
-    """What the processor of a batch is started with."""
+    """The inputs of a batch processor's start."""
 
     prompts: Sequence[Prompt]  # one per row
     prompt_width: int  # columns of the left-padded prompts; answer position p is column prompt_width + p
@@ -34,7 +34,7 @@ class BatchProcessor(Protocol):
     - `forced(row, position, chosen)`: the forced tokens from answer position `position` on, the end token included.
       Called in order, once before a row's first choice (position 0) and once after each. `chosen` is the token at
       `position - 1`; None before the first choice, and without `reads_tokens`.
-    - `mask(scores, places)`: the masked scores, float32 (rows, logits_width), each row for the choice at its own
+    - `mask(scores, at)`: the masked scores, float32 (rows, logits_width), each row for the choice at its own
       position (`RowPositions`).
 
     `STATES`, where rows come and go, or go back (continuous batching, drafts). What a row may write depends on a number
@@ -77,7 +77,7 @@ def has(processor: Any, names: Sequence[str]) -> bool:
 
 
 class Laps:
-    """Host time of the calls of a batch processor by what they did, in ns: of the last call, and of all.
+    """Host time of a batch processor's calls by part, in ns: of the last call, and of all.
 
     Captures and `molprof bench masks` read the same clock, so that both measure the same work.
 
@@ -118,7 +118,7 @@ class RowPositions:
 
 
 class Processor(Protocol):
-    """A processor for a whole run, with what depends on the vocabulary only. `start` is all that it must have.
+    """A processor for a whole run, with all that depends on the vocabulary only. Only `start` is required.
 
     Looked up by name where there:
 

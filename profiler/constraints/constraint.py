@@ -61,7 +61,7 @@ def table_of(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int)
 
 
 def _ways(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int) -> tuple[_Array, list[_Array]]:
-    """Of each token id the number of its way, from 1 on, 0: it may never follow, int64 (width,); and the ways.
+    """Return each token id's way by number, int64 (width,), from 1 on, 0: it may never follow; and the ways.
 
     A way is the state that a token leads to from each, int32 (S,), -1: nowhere. Tokens are walked byte by byte, all
     together, and those that went the same way so far go on as one. Raises TooLarge.
@@ -171,10 +171,10 @@ def table(target: ProcessorTarget, constraint: Constraint) -> ConstraintProcesso
     problems: list[MolprofError] = []
     for engine in (XGrammar, LLGuidance):
         try:
-            found = engine(target, constraint)
+            processor = engine(target, constraint)
         except MolprofError as problem:  # not installed, or it cannot compile it either
             problems.append(problem)
             continue
-        found.parameters["instead_of"] = {"table": reason}
-        return found
+        processor.parameters["instead_of"] = {"table": reason}
+        return processor
     raise UsageError(f"no table is made: {reason}; {'; '.join(map(str, problems))}", hint=problems[0].hint)

@@ -24,16 +24,16 @@ def kernel(  # type: ignore[no-untyped-def]
     """
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
-    own = kinds + tl.load(which + row) * width
+    row_kinds = kinds + tl.load(which + row) * width
     mine = at + row * tl.num_programs(1) + part
-    place = tl.load(mine)
+    state = tl.load(mine)
     for column in range(0, last):
-        place = tl.load(moves + place + tl.load(own + tl.load(ids + row * ids_stride + column)))
-    tl.store(mine, place)
+        state = tl.load(moves + state + tl.load(row_kinds + tl.load(ids + row * ids_stride + column)))
+    tl.store(mine, state)
     tokens = part * BLOCK + tl.arange(0, BLOCK)
     inside = tokens < width
-    kind = tl.load(own + tokens, mask=inside, other=0)
-    hidden = tl.load(forbidden + place + kind, mask=inside, other=0) != 0
+    kind = tl.load(row_kinds + tokens, mask=inside, other=0)
+    hidden = tl.load(forbidden + state + kind, mask=inside, other=0) != 0
     tl.store(scores + row * scores_stride + tokens, float("-inf"), mask=inside & hidden)
 
 

@@ -160,7 +160,7 @@ class _Schemas:
             return self._listed(schema)
         kinds = schema.pop("type", None)
         if kinds is None:
-            kinds = [kind for kind, own in _KEYWORDS.items() if own & schema.keys()]
+            kinds = [kind for kind, keywords in _KEYWORDS.items() if keywords & schema.keys()]
             if len(kinds) != 1:
                 raise NotRegular(f"it has a schema without a type: {', '.join(schema) or 'an empty one'}")
         kinds = [kinds] if isinstance(kinds, str) else kinds
@@ -235,21 +235,21 @@ class _Schemas:
     def _apart(self, branches: Sequence[Any], inside: Mapping[str, int]) -> Part:
         """Exactly one of them; NotRegular where two have a text in common."""
         before, self._closed = self._closed, True
-        found = []
+        automata = []
         for branch in branches:
             try:
-                found.append(determinize(self.part(branch, inside)))
+                automata.append(determinize(self.part(branch, inside)))
             except NoText:
                 continue
         self._closed = before
-        for number, one in enumerate(found):
-            for other in found[:number]:
+        for number, one in enumerate(automata):
+            for other in automata[:number]:
                 try:
                     intersection(one, other)
                 except NoText:
                     continue
                 raise NotRegular("it has oneOf with a value of two of its schemas")
-        return either(*(item.part for item in found))
+        return either(*(item.part for item in automata))
 
     def _listed(self, schema: Mapping[str, Any]) -> Part:
         values = schema["enum"] if "const" not in schema else [schema["const"]]
@@ -265,17 +265,17 @@ class _Schemas:
 
     def _referred(self, name: str) -> Any:
         """Return what a reference within the schema names."""
-        found = self._root
+        schema = self._root
         start, _, path = name.partition("#")
         try:
             if start:
                 raise KeyError
             for key in filter(None, path.split("/")):
                 key = key.replace("~1", "/").replace("~0", "~")
-                found = found[int(key)] if isinstance(found, list) else found[key]
+                schema = schema[int(key)] if isinstance(schema, list) else schema[key]
         except (KeyError, IndexError, ValueError, TypeError):
             raise NotRegular(f"it has a reference that is not in it: {name}") from None
-        return found
+        return schema
 
     def _followed(self, schema: Any) -> Any:
         """Return a schema without a reference at its top, to be merged with others."""
@@ -292,23 +292,23 @@ def _merged(schemas: Sequence[Any]) -> Any:
     """One schema in place of several; NotRegular where two say something of the same."""
     if False in schemas:
         return False
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for schema in schemas:
         if schema is True:
             continue
         for key, value in schema.items():
             if key in _NOTES:
                 continue
-            if key == "required" and key in found:
-                found[key] = [*found[key], *value]
-            elif key == "properties" and key in found and not found[key].keys() & value.keys():
-                found[key] = {**found[key], **value}
-            elif found.setdefault(key, value) != value:
+            if key == "required" and key in merged:
+                merged[key] = [*merged[key], *value]
+            elif key == "properties" and key in merged and not merged[key].keys() & value.keys():
+                merged[key] = {**merged[key], **value}
+            elif merged.setdefault(key, value) != value:
                 raise NotRegular(f"it has two schemas of one value with {key}")
     closing = [schema for schema in schemas if isinstance(schema, dict) and "additionalProperties" in schema]
     if closing and sum("properties" in schema for schema in schemas if isinstance(schema, dict)) > 1:
         raise NotRegular("it has two schemas of one value with additionalProperties")
-    return found or True
+    return merged or True
 
 
 def _separated(parts: Sequence[Part]) -> Part:
@@ -402,13 +402,13 @@ def _integers(low: int | None, high: int | None) -> Part:
 
 
 def _numbers(schema: Mapping[str, Any]) -> Part:
-    given = {key: schema[key] for key in sorted(_KEYWORDS["integer"]) if key in schema}
-    if not given:
+    keywords = {key: schema[key] for key in sorted(_KEYWORDS["integer"]) if key in schema}
+    if not keywords:
         return regular(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
-    for key, value in given.items():
+    for key, value in keywords.items():
         if isinstance(value, bool) or value != math.floor(value) or abs(value) > _MOST_BOUND:
             raise NotRegular(f"it has {key} {value} of a number that need not be whole")
-    bounds = {key: (int(value), key.startswith("exclusive")) for key, value in given.items()}
+    bounds = {key: (int(value), key.startswith("exclusive")) for key, value in keywords.items()}
     low = max((bounds[key] for key in ("minimum", "exclusiveMinimum") if key in bounds), default=None)
     upper = (bounds[key] for key in ("maximum", "exclusiveMaximum") if key in bounds)
     high = min(upper, key=lambda item: (item[0], not item[1]), default=None)

@@ -34,17 +34,17 @@ def spaces(schema: str, shortest: str) -> list[Space]:
 
     An engine's error is kept.
     """
-    found = [Space("table", True, 0)]
-    for name, (package, made) in _ENGINES.items():
+    results = [Space("table", True, 0)]
+    for name, (package, acceptor_of) in _ENGINES.items():
         try:
-            accepts = made(importlib.import_module(package), schema)
-            found.append(Space(name, True, most_spaces(accepts, shortest)))
+            accepts = acceptor_of(importlib.import_module(package), schema)
+            results.append(Space(name, True, most_spaces(accepts, shortest)))
         except ModuleNotFoundError:
-            found.append(Space(name, False, None))
+            results.append(Space(name, False, None))
         except Exception as problem:  # an engine's own refusal of a schema has no common type
             text = str(problem).strip().splitlines()
-            found.append(Space(name, True, None, text[0] if text else type(problem).__name__))
-    return found
+            results.append(Space(name, True, None, text[0] if text else type(problem).__name__))
+    return results
 
 
 def most_spaces(accepts: Callable[[str], bool], text: str) -> int | None:
@@ -54,18 +54,18 @@ def most_spaces(accepts: Callable[[str], bool], text: str) -> int | None:
     """
     if not accepts(text):
         return None
-    places = _places(text)
+    indexes = _places(text)
     low, high = 0, MOST + 1  # accepted, not accepted
     while high - low > 1:
         middle = (low + high) // 2
-        is_accepted = any(accepts(f"{text[:place]}{' ' * middle}{text[place:]}") for place in places)
+        is_accepted = any(accepts(f"{text[:index]}{' ' * middle}{text[index:]}") for index in indexes)
         low, high = (middle, high) if is_accepted else (low, middle)
     return low
 
 
 def _places(text: str) -> list[int]:
-    """Where white space may stand inside a JSON text: beside its punctuation, outside strings."""
-    outside = re.sub(r'"(?:[^"\\]|\\.)*"', lambda found: "." * len(found[0]), text)
+    """Return the indexes of a JSON text where white space may stand: beside punctuation, outside strings."""
+    outside = re.sub(r'"(?:[^"\\]|\\.)*"', lambda match: "." * len(match[0]), text)
     return [index for index in range(1, len(text)) if outside[index - 1] in "{}[],:" or outside[index] in "{}[],:"]
 
 

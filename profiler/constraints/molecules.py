@@ -189,25 +189,25 @@ def of_molecules(engine: type[EngineProcessor], target: ProcessorTarget) -> Engi
     special = all(vocabulary.get(tag) in target.table.special for tag in (form.opening, form.closing))
 
     def texts(template: Template) -> list[str]:
-        found = form.gaps(template.text)
+        gaps = form.gaps(template.text)
         if special:
-            found[0], found[-1] = found[0].removeprefix(form.opening), found[-1].removesuffix(form.closing)
-        return found
+            gaps[0], gaps[-1] = gaps[0].removeprefix(form.opening), gaps[-1].removesuffix(form.closing)
+        return gaps
 
     def longest(template: Template) -> int:
         """One token per character, in the worst cut."""
         number = 1 + WHOLE_DIGITS + 1 + COORDINATE_DECIMALS
-        found = texts(template)
-        return sum(map(len, found)) + (len(found) - 1) * (3 * number + 2 * len(form.separator)) + 3
+        gaps = texts(template)
+        return sum(map(len, gaps)) + (len(gaps) - 1) * (3 * number + 2 * len(form.separator)) + 3
 
-    made = engine(
+    processor = engine(
         target,
         lambda rows: [grammar_text(texts(template), form.separator, engine.notation) for template in rows.templates],
         opening=vocabulary[form.opening] if special else None,
         closing=vocabulary[form.closing] if special else None,
     )
-    made.needs_templates, made.longest, made.placeholder = True, longest, form.numbers(PLACEHOLDER)
-    return made
+    processor.needs_templates, processor.longest, processor.placeholder = True, longest, form.numbers(PLACEHOLDER)
+    return processor
 
 
 xgrammar = partial(of_molecules, XGrammar)

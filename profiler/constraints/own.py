@@ -61,16 +61,16 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def check_call(
-    name: str, builder: Callable[..., Any], given: Sequence[str]
+    name: str, builder: Callable[..., Any], texts: Sequence[str]
 ) -> tuple[dict[str, Any], list[inspect.Parameter]]:
-    """Return the arguments that `given` sets, `KEY=VALUE` texts whose values are JSON or else text.
+    """Return the arguments that the texts set, and the other parameters of the builder.
 
-    The other parameters.
+    texts: each `KEY=VALUE`; a value that is no JSON is a text.
 
     Raises UsageError where one is of no parameter of `builder`, or a parameter is required that nobody supplies.
     """
     arguments: dict[str, Any] = {}
-    for key, value in key_values("--processor-arg", given, "top=5").items():
+    for key, value in key_values("--processor-arg", texts, "top=5").items():
         try:
             arguments[key] = json.loads(value)
         except (ValueError, RecursionError):
@@ -84,8 +84,8 @@ def check_call(
         for key in arguments.keys() - named:
             raise UsageError(f"{name} has no parameter {key!r}", f"its parameters: {', '.join(named) or 'none'}")
     required = [item for item in parameters if item.default is item.empty and item.kind not in _VARIABLE]
-    known = {**OF_RUN, **OF_BATCH, **arguments}
-    missing = [item.name for item in required if item.kind is item.POSITIONAL_ONLY or item.name not in known]
+    supplied = {**OF_RUN, **OF_BATCH, **arguments}
+    missing = [item.name for item in required if item.kind is item.POSITIONAL_ONLY or item.name not in supplied]
     if missing:
         hint = f"--processor-arg {missing[0]}=VALUE; molprof supplies {', '.join((*OF_RUN, *OF_BATCH))}"
         raise UsageError(f"{name} requires {', '.join(missing)}, which molprof cannot supply", hint)
@@ -93,18 +93,18 @@ def check_call(
 
 
 class UserProcessor:
-    """What a user's builder makes, as a `Processor`.
+    """A user's processor, built by the user's builder, as a `Processor`.
 
-    The builder is called with what its parameters name, of `OF_RUN`, `OF_BATCH` and `given`: once, or anew for each
+    The builder is called with what its parameters name, of `OF_RUN`, `OF_BATCH` and `texts`: once, or anew for each
     batch if it names anything of a batch. It makes a transformers `LogitsProcessor` (or any callable like one), or an
     object with `start(rows)`. Raises UsageError where it makes neither, or no trace can hold its parameters.
     """
 
     def __init__(
-        self, name: str, builder: Callable[..., Any], target: ProcessorTarget, given: Sequence[str] = ()
+        self, name: str, builder: Callable[..., Any], target: ProcessorTarget, texts: Sequence[str] = ()
     ) -> None:
         self._builder, self.target = builder, target
-        self._given, parameters = check_call(name, builder, given)
+        self._given, parameters = check_call(name, builder, texts)
         self._of_run = {item.name: OF_RUN[item.name](target) for item in parameters if item.name in OF_RUN}
         self._of_batch = [item.name for item in parameters if item.name in OF_BATCH]
         # What needs a batch is made when one is started: until then its class speaks for it.
@@ -112,13 +112,13 @@ class UserProcessor:
         if not (callable(self._made) or callable(getattr(self._made, "start", None))):
             hint = "a builder returns a transformers LogitsProcessor, or an object with start(rows)"
             raise UsageError(f"{name} made a {type(self._made).__name__}", hint)
-        own = getattr(self._made, "name", name)
-        self.name, self.place = own if isinstance(own, str) else name, name
+        attribute = getattr(self._made, "name", name)
+        self.name, self.place = attribute if isinstance(attribute, str) else name, name
         self.placeholder = str(getattr(self._made, "placeholder", target.form.numbers(PLACEHOLDER)))
         # As JSON holds them: checked now, since the trace is written only when a capture ends.
-        own = getattr(self._made, "parameters", {})
+        attribute = getattr(self._made, "parameters", {})
         try:
-            values = {**self._given, **(own if isinstance(own, Mapping) else {})}
+            values = {**self._given, **(attribute if isinstance(attribute, Mapping) else {})}
             self.parameters: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as problem:
             hint = "finite numbers, texts, lists and dictionaries of them; str() of anything else"
@@ -146,11 +146,11 @@ class UserProcessor:
 
     def longest(self, template: Template) -> int:
         """Return the longest answer by the processor, else by the tokens of the template and the end token."""
-        own = getattr(self._made, "longest", None)
-        if own is None:
+        longest = getattr(self._made, "longest", None)
+        if longest is None:
             return len(template.ids) + 1
         with self.blamed("failed to give its longest answer:"):
-            most = int(own(template))
+            most = int(longest(template))
         if most < 1:
             raise self.error(f"says that its longest answer has {most} tokens")
         return most
@@ -212,11 +212,11 @@ class Observed(LogitsProcessor):
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._processor, name)
-        own = {"mask": self._mask, "forced": self._forced, "state": self._state, "allow": self._allow}
-        return own.get(name, member) if callable(member) else member
+        watched = {"mask": self._mask, "forced": self._forced, "state": self._state, "allow": self._allow}
+        return watched.get(name, member) if callable(member) else member
 
-    def _mask(self, scores: Tensor, places: RowPositions) -> Tensor:
-        return self._masks(lambda: self._processor.mask(scores, places), scores, places.rows, places.positions)
+    def _mask(self, scores: Tensor, at: RowPositions) -> Tensor:
+        return self._masks(lambda: self._processor.mask(scores, at), scores, at.rows, at.positions)
 
     def _forced(self, row: int, position: int, chosen: int | None) -> Any:
         return self._observed("forced", lambda: self._processor.forced(row, position, chosen), row, position)
@@ -236,9 +236,9 @@ class Observed(LogitsProcessor):
         masked: Tensor = self._observed("masks", call, scores, at)
         return masked
 
-    def _observed(self, name: str, call: Callable[[], Any], *given: Any) -> Any:
+    def _observed(self, name: str, call: Callable[[], Any], *arguments: Any) -> Any:
         for around in self._around[name]:
-            call = partial(around, call, *given)
+            call = partial(around, call, *arguments)
         return call()
 
 
@@ -278,8 +278,8 @@ class Checked:
             out = call()
         if not isinstance(out, Tensor):
             raise self._error(f"returned a {type(out).__name__}, not a tensor of scores", at, where)
-        found = tuple(out.shape), out.dtype, out.device
-        for what, got, right in zip(("shape", "dtype", "device"), found, expected, strict=True):
+        properties = tuple(out.shape), out.dtype, out.device
+        for what, got, right in zip(("shape", "dtype", "device"), properties, expected, strict=True):
             if got != right:
                 raise self._error(f"returned scores of {what} {got}, not {right}", at, where)
         if self._verify:
@@ -309,14 +309,14 @@ def told(problem: BaseException, builder: str) -> str:
     text = shortened(" ".join(str(problem).split()), _MOST_TEXT)
     what = f"{type(problem).__name__}: {text}" if text else type(problem).__name__
     libraries = sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
-    own, installed = None, None
+    location, installed = None, None
     for frame, line in traceback.walk_tb(problem.__traceback__):
         path, package = Path(frame.f_code.co_filename), str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package == "molprof" or path.name.startswith("<"):  # no file: the import system, or generated code
             continue
-        place = f"{path.name} line {line}"
+        frame_location = f"{path.name} line {line}"
         if not (_INSTALLED.intersection(path.parts) or any(map(path.is_relative_to, libraries))):
-            own = place
+            location = frame_location
         elif package == builder.partition(":")[0].partition(".")[0]:
-            installed = place
-    return what if (own or installed) is None else f"{what} ({own or installed})"
+            installed = frame_location
+    return what if (location or installed) is None else f"{what} ({location or installed})"

@@ -41,7 +41,7 @@ _BEGIN, _END = (names.AT_BEGINNING, names.AT_BEGINNING_STRING), (names.AT_END, n
 
 
 class NotRegular(ValueError):  # noqa: N818  (says what the constraint is)
-    """No automaton is made of the constraint: what of it is not known, or has none."""
+    """The constraint has no automaton; the message names the part that is unknown or has none."""
 
 
 def regular(pattern: str, flags: int = 0, spelled: Callable[[Ranges], Part] = automaton.characters) -> Part:
@@ -65,13 +65,13 @@ def searched(pattern: str, spelled: Callable[[Ranges], Part]) -> Part:
     r"""Return the texts of which a part matches, as a JSON schema's `pattern` asks; `\d` and others are ASCII there."""
     tree = _parsed(pattern, re.ASCII)
     anywhere = automaton.repeated(spelled(EVERY), 0, None)
-    found = []
+    parts = []
     for branch in _branches(tree.data):
         begins = bool(branch) and branch[0] in [(names.AT, at) for at in _BEGIN]
         ends = bool(branch) and branch[-1] in [(names.AT, at) for at in _END]
         whole = _PatternReader(tree.state.flags, spelled).sequence(branch, begins, ends)
-        found.append(automaton.sequence(*[anywhere] * (not begins), whole, *[anywhere] * (not ends)))
-    return automaton.either(*found)
+        parts.append(automaton.sequence(*[anywhere] * (not begins), whole, *[anywhere] * (not ends)))
+    return automaton.either(*parts)
 
 
 def _parsed(pattern: str, flags: int) -> Any:

@@ -62,7 +62,7 @@ class Room(Struct, frozen=True):
 
 
 def room_of(kind: str, constraint: str, automaton: Automaton, tokenizers: Sequence[tuple[str, Tokenizer]]) -> Room:
-    """Return the room of a constraint, whose automaton is given."""
+    """Return the room that a constraint leaves; automaton: of the constraint."""
     shown = [
         next(byte for byte in _READABLE if automaton.kinds[byte] == one) for one in range(automaton.moves.shape[1])
     ]
@@ -88,20 +88,20 @@ def room_of(kind: str, constraint: str, automaton: Automaton, tokenizers: Sequen
 
 
 def _loops(automaton: Automaton, shown: Sequence[int], ways: _Ways) -> list[EndlessLoop]:
-    order = {state: place for place, state in enumerate(ways)}
-    found = []
+    order = {state: index for index, state in enumerate(ways)}
+    candidates = []
     for cause, only in (("white space", _BLANK), ("digits", _DIGITS), ("text", frozenset(range(256)))):
         kept = [kind for kind, byte in enumerate(shown) if not only.isdisjoint(np.flatnonzero(automaton.kinds == kind))]
         following = [sorted({*row} - {-1}) for row in automaton.moves[:, kept].tolist()]
-        for own in _components(following):
-            inside: Any = np.isin(automaton.moves[own], own).any(axis=0)
+        for component in _components(following):
+            inside: Any = np.isin(automaton.moves[component], component).any(axis=0)
             used = {byte for byte in range(256) if inside[automaton.kinds[byte]]}
             used = used & _ASCII or used
             if used and used <= only and (len(only) < 256 or not (used <= _BLANK or used <= _DIGITS)):
-                found.append((min(map(order.__getitem__, own)), cause, following))
+                candidates.append((min(map(order.__getitem__, component)), cause, following))
     loops = []
-    for place, cause, following in sorted(found, key=lambda one: one[:2])[:_MOST_LOOPS]:
-        entry = list(ways)[place]
+    for index, cause, following in sorted(candidates, key=lambda one: one[:2])[:_MOST_LOOPS]:
+        entry = list(ways)[index]
         from_here = _ways(automaton, shown, entry)
         last = next(state for state in from_here if entry in following[state])
         closing = next(byte for byte in shown if automaton.moves[last, automaton.kinds[byte]] == entry)
@@ -128,18 +128,18 @@ def _components(following: Sequence[Sequence[int]]) -> Iterator[list[int]]:
         for to in tos:
             before[to].append(state)
     for root in reversed(order):
-        found = [root] if root in seen else []  # what is seen has no set yet
+        component = [root] if root in seen else []  # what is seen has no set yet
         seen.discard(root)
-        for state in found:  # grows
+        for state in component:  # grows
             new = [one for one in before[state] if one in seen]
             seen.difference_update(new)
-            found += new
-        if found:
-            yield found
+            component += new
+        if component:
+            yield component
 
 
 def _ways(automaton: Automaton, shown: Sequence[int], first: int = 0) -> _Ways:
-    """Of each state, nearest first, the one before it on a shortest way from `first`, and the byte that leads on."""
+    """Return for each state, nearest first, its predecessor on a shortest way from `first`, and the byte between."""
     ways: _Ways = {first: None}
     waiting = [first]
     for state in waiting:  # grows

@@ -85,15 +85,15 @@ class TemplateProcessor(ABC):
     def actions(self, template: Template) -> list[Action]:
         """Return the action at each answer position of a row."""
         ids, sizes = template.ids.tolist(), template.free_per_block.tolist()
-        places = [0] * len(sizes)
+        counts = [0] * len(sizes)
         actions: list[Action] = []
         for position, (token, block) in enumerate(zip(ids, template.blocks.tolist(), strict=True)):
             if block < 0:
                 actions.append(Force(token))
             else:
-                place = places[block]
-                actions.append(self.free(place, sizes[block] - place - 1, ids[position + 1]))
-                places[block] += 1
+                index = counts[block]
+                actions.append(self.free(index, sizes[block] - index - 1, ids[position + 1]))
+                counts[block] += 1
         return actions
 
     def start(self, rows: Rows) -> BatchProcessor:
@@ -197,9 +197,9 @@ class RowProcessor(LogitsProcessor):
         position = input_ids.shape[1] - self._prompt_width
         return self._mask(scores, range(len(self._actions)), itertools.repeat(position))
 
-    def mask(self, scores: Tensor, places: RowPositions) -> Tensor:
+    def mask(self, scores: Tensor, at: RowPositions) -> Tensor:
         """Mask the scores at the positions of rows."""
-        return self._mask(scores, places.rows, places.positions)
+        return self._mask(scores, at.rows, at.positions)
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
         """Return the tokens that are forced from a position on."""

@@ -64,7 +64,7 @@ def _numbered(marks: Iterable[tuple[int, tuple[int, int]]]) -> dict[int, int]:
     for token, mark in marks:
         of_token.setdefault(token, []).append(mark)
     numbers: dict[tuple[tuple[int, int], ...], int] = {}
-    return {token: numbers.setdefault(tuple(own), len(numbers)) for token, own in of_token.items()}
+    return {token: numbers.setdefault(tuple(token_marks), len(numbers)) for token, token_marks in of_token.items()}
 
 
 def spelled(*parts: Iterable[Path]) -> TokenTable:
@@ -145,9 +145,9 @@ def compile_rows(rows: Sequence[Row], eos: int, width: int) -> tuple[TokenDfa, l
     begun = 0
     for block, starts in zip(blocks, placed.values(), strict=True):
         begin = np.asarray(starts, dtype=np.int32)[:, None]
-        own = begin + np.arange(len(block))
-        moves[own] = np.where(block < 0, -1, block + begin[:, :, None])
-        masks[own] = sets[begun : begun + len(block)]
+        states_of_block = begin + np.arange(len(block))
+        moves[states_of_block] = np.where(block < 0, -1, block + begin[:, :, None])
+        masks[states_of_block] = sets[begun : begun + len(block)]
         begun += len(block)
     allowed = every[at] >= 0
     return TokenDfa(classes, moves, masks, allowed, allowed @ sizes, first=0), first[1:]
@@ -158,12 +158,12 @@ def _classes(tables: Iterable[TokenTable], width: int) -> tuple[np.ndarray, np.n
 
     Ids that lead to the same states of all tables are of one class. Those in no table are of class 0, and not counted.
     """
-    own = _numbered(
+    kinds = _numbered(
         (token, (number, kind)) for number, table in enumerate(tables) for token, kind in table.kinds.items()
     )
-    numbers = np.array([*own.values()], dtype=np.int32) + 1
+    numbers = np.array([*kinds.values()], dtype=np.int32) + 1
     classes = np.zeros(width, dtype=np.int32)
-    classes[[*own]] = numbers
+    classes[[*kinds]] = numbers
     return classes, np.bincount(numbers)
 
 

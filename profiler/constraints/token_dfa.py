@@ -79,17 +79,17 @@ class TokenDfa:
     @functools.cached_property
     def forms(self) -> list[MaskForm]:
         """How a CPU applies each mask."""
-        found = []
+        forms = []
         for allowed, count in zip(self.allowed, self.counts.tolist(), strict=True):
             if count <= _FEW_ALLOWED:
-                found.append(
+                forms.append(
                     MaskForm(only=np.sort(np.concatenate([self._members[kind] for kind in np.flatnonzero(allowed)])))
                 )
             elif len(self.classes) - count <= _FEW_FORBIDDEN:
-                found.append(MaskForm(without=np.flatnonzero(~allowed[self.classes])))
+                forms.append(MaskForm(without=np.flatnonzero(~allowed[self.classes])))
             else:
-                found.append(MaskForm(bias=np.where(allowed, _ALLOWED, _FORBIDDEN)[self.classes]))
-        return found
+                forms.append(MaskForm(bias=np.where(allowed, _ALLOWED, _FORBIDDEN)[self.classes]))
+        return forms
 
     @functools.cached_property
     def forced(self) -> _Array:
@@ -116,7 +116,7 @@ class TokenDfa:
 
     @property
     def size_bytes(self) -> int:
-        """Of the table, and of what a CPU's steps need of each mask."""
+        """Size of the table, and of the forms in which a CPU applies each mask."""
         width = len(self.classes)
         lists = np.where(width - self.counts <= _FEW_FORBIDDEN, 8 * (width - self.counts), 4 * width)
         forms = np.where(self.counts <= _FEW_ALLOWED, 8 * self.counts, lists)
@@ -173,8 +173,8 @@ class TokenDfaBatch(LogitsProcessor):
         self._ids: Tensor | None = None
         self.tables = distinct = list(dict.fromkeys(rows))
         # One list of next states, with those of a state at the place that is its number here.
-        places = self._places = [0, *itertools.accumulate(dfa.moves.size for dfa in distinct)]
-        self._start = starts = dict(zip(distinct, places, strict=False))
+        starts_at = self._places = [0, *itertools.accumulate(dfa.moves.size for dfa in distinct)]
+        self._start = starts = dict(zip(distinct, starts_at, strict=False))
         if self._by_row:
             for dfa in distinct:
                 _ = dfa.forms
@@ -188,7 +188,7 @@ class TokenDfaBatch(LogitsProcessor):
         forbidden = np.concatenate([(dfa.moves < 0).reshape(-1) for dfa in distinct])
         self._forbidden = torch.from_numpy(forbidden).to(target.device)
         kinds = self._by_table = torch.from_numpy(np.stack([dfa.classes for dfa in distinct])).to(target.device)
-        self._starts = torch.tensor(places[:-1], dtype=torch.int32, device=target.device)
+        self._starts = torch.tensor(starts_at[:-1], dtype=torch.int32, device=target.device)
         which = torch.tensor([distinct.index(dfa) for dfa in rows], device=target.device)
         begun = [self.place(dfa, state) for dfa, state in zip(rows, first, strict=True)]
         self._at = torch.tensor(begun, dtype=torch.int32, device=target.device)
@@ -241,12 +241,12 @@ class TokenDfaBatch(LogitsProcessor):
             torch.index_select(self._moves, 0, kinds.add_(self._at), out=self._at)
         return scores.masked_fill_(self._forbidden[self._at[:, None] + self._kinds], -math.inf)
 
-    def mask(self, scores: Tensor, places: RowPositions) -> Tensor:
+    def mask(self, scores: Tensor, at: RowPositions) -> Tensor:
         """Mask the scores at the positions of rows."""
-        at = [self._counted(row, position) for row, position in zip(places.rows, places.positions, strict=True)]
+        pairs = [self._counted(row, position) for row, position in zip(at.rows, at.positions, strict=True)]
         if self._by_row:
-            return self._masked_by_row(scores, [dfa.form(state) for dfa, state in at])
-        states = torch.tensor([self.place(dfa, state) for dfa, state in at], dtype=torch.int32)
+            return self._masked_by_row(scores, [dfa.form(state) for dfa, state in pairs])
+        states = torch.tensor([self.place(dfa, state) for dfa, state in pairs], dtype=torch.int32)
         return self.allow(scores, states.to(scores.device))
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
@@ -294,7 +294,7 @@ class TokenDfaBatch(LogitsProcessor):
         total, called = np.array(self._masked), set(self._called)
         written = [] if self._ids is None else [*self._ids[:, self._prompt_width :].cpu().numpy().T]
         for dfa in self.tables:
-            rows = [row for row, own in enumerate(self._rows) if own is dfa]
+            rows = [row for row, row_dfa in enumerate(self._rows) if row_dfa is dfa]
             states = np.asarray([self._paths[row][0] for row in rows])
             for position, tokens in enumerate([*written, None]):
                 if position in called:

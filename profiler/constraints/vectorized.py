@@ -104,23 +104,23 @@ class _PlannedBatch(RowProcessor):
         # By position and row. The last two positions force the end token; the very last stands for all later ones.
         length = max(map(len, rows), default=0) + 2
         self._kinds = np.full((length, len(rows)), numbers[self._end], dtype=np.int64)
-        for row, own in enumerate(rows):
-            self._kinds[: len(own), row] = [numbers[action] for action in own]
+        for row, row_actions in enumerate(rows):
+            self._kinds[: len(row_actions), row] = [numbers[action] for action in row_actions]
         self._device_kinds = torch.from_numpy(self._kinds).to(target.device)
         self._blocked = torch.from_numpy(blocked).to(target.device)
         self._counts = blocked.sum(axis=1)[self._kinds]  # logits set to -inf by position and row
 
-    def mask(self, scores: Tensor, places: RowPositions) -> Tensor:
+    def mask(self, scores: Tensor, at: RowPositions) -> Tensor:
         # A forced token keeps its score, which decides nothing.
-        rows = list(places.rows)
-        self._masked[rows] += self._counts[list(places.positions), rows]
-        return self.allow(scores, self._device_kinds[places.position_ids, places.row_ids])
+        rows = list(at.rows)
+        self._masked[rows] += self._counts[list(at.positions), rows]
+        return self.allow(scores, self._device_kinds[at.position_ids, at.row_ids])
 
     def state(self, row: int, position: int, chosen: int | None) -> int:
         """See `BatchProcessor`: a state is a kind of action."""
-        place = min(position, len(self._kinds) - 1), row
-        self._masked[row] += self._counts[place]
-        return int(self._kinds[place])
+        index = min(position, len(self._kinds) - 1), row
+        self._masked[row] += self._counts[index]
+        return int(self._kinds[index])
 
     def allow(self, scores: Tensor, states: Tensor) -> Tensor:
         return scores.masked_fill_(self._blocked[states], -math.inf)

@@ -32,17 +32,17 @@ KINDS: tuple[Kind, ...] = ("schema", "regex", "choices")
 def asked(sampling: Any) -> Constraint | None:
     """Return the constraint of a request. Raises ValueError where its `extra_args` name two, none, or misspell one."""
     _check_names(sampling.extra_args or {})
-    given = {kind: (sampling.extra_args or {}).get(_PREFIX + kind) for kind in KINDS}
-    found = [Constraint(kind, text) for kind, text in given.items() if text is not None]
-    if len(found) > 1 or not all(isinstance(constraint.text, str) for constraint in found):
+    texts = {kind: (sampling.extra_args or {}).get(_PREFIX + kind) for kind in KINDS}
+    constraints = [Constraint(kind, text) for kind, text in texts.items() if text is not None]
+    if len(constraints) > 1 or not all(isinstance(constraint.text, str) for constraint in constraints):
         raise ValueError(f"extra_args: one text, {', or '.join(_PREFIX + kind for kind in KINDS)}")
-    return found[0] if found else None
+    return constraints[0] if constraints else None
 
 
-def _check_names(given: Mapping[str, Any]) -> None:
+def _check_names(arguments: Mapping[str, Any]) -> None:
     """Raise ValueError for what would be ignored: a name that is meant for this, but for a typing error."""
     names = [_PREFIX + kind for kind in KINDS]
-    for name in given:
+    for name in arguments:
         if name not in names and (name.startswith(_PREFIX) or get_close_matches(name, names, cutoff=0.85)):
             raise ValueError(f"extra_args: no {name!r}, but {', '.join(names)}")
 
@@ -136,6 +136,6 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             if self._there is None or not tables.issubset(self._there.tables):
                 self._there = TokenDfaBatch([*tables], self._target, 0, by_row=False)
             rows = (self._requests.get(row, self._other) for row in range(len(logits)))
-            places = torch.tensor([self._there.place(one.table, one.state) for one in rows], dtype=torch.int32)
-            self._there.allow(logits, pinned(places, logits.device).to(logits.device, non_blocking=True))
+            states = torch.tensor([self._there.place(one.table, one.state) for one in rows], dtype=torch.int32)
+            self._there.allow(logits, pinned(states, logits.device).to(logits.device, non_blocking=True))
         return logits

@@ -153,8 +153,8 @@ def _trace_processor(answer: Ending) -> DoctorCheck:
 
 def _gpu(nvidia: Ending, torch: Ending) -> list[DoctorCheck]:
     """GPU, driver, torch, CUDA and cuDNN, and whether they fit each other."""
-    known, build = nvidia.value or {}, torch.value or {}
-    gpus, driver = known.get("gpus") or build.get("gpus", []), known.get("version")
+    driver_facts, build = nvidia.value or {}, torch.value or {}
+    gpus, driver = driver_facts.get("gpus") or build.get("gpus", []), driver_facts.get("version")
     shown = ", ".join(dict.fromkeys(gpus)) or "no GPU: captures run on the CPU"
     checks = [
         DoctorCheck("gpu", f"{len(gpus)} x {shown}" if len(gpus) > 1 else shown, OK if gpus else ABSENT),
@@ -211,14 +211,14 @@ def _outdated(name: str) -> DoctorCheck | None:
     return DoctorCheck(name, value, BROKEN, f"pip install --upgrade '{name}{wanted}'")
 
 
-def _backend(name: str, found: dict[str, Any], torch: Ending) -> DoctorCheck:
+def _backend(name: str, outcome: dict[str, Any], torch: Ending) -> DoctorCheck:
     if torch.state != OK:
         return DoctorCheck(name, "requires torch", ABSENT)
-    if "device" in found:
-        return DoctorCheck(name, f"runs on {found['device']}", OK)
+    if "device" in outcome:
+        return DoctorCheck(name, f"runs on {outcome['device']}", OK)
     if not (torch.value or {}).get("gpus"):
         return DoctorCheck(name, "torch has none for a CPU", ABSENT)
-    return DoctorCheck(name, found["problem"], BROKEN, "--attention sdpa takes one that runs")
+    return DoctorCheck(name, outcome["problem"], BROKEN, "--attention sdpa takes one that runs")
 
 
 def _flash(answer: Ending, torch: Ending) -> DoctorCheck:
@@ -231,9 +231,9 @@ def _flash(answer: Ending, torch: Ending) -> DoctorCheck:
         return DoctorCheck(
             _FLASH, "not installed", ABSENT, "pip install --no-build-isolation flash-attn, with an NVIDIA GPU"
         )
-    if found := _ABI.search(answer.message or ""):
+    if match := _ABI.search(answer.message or ""):
         installed = f"torch {torch.value['version']}" if torch.value else "the installed torch"
-        value = f"{version or ''} was built for another torch than {installed} ({found[0]})".strip()
+        value = f"{version or ''} was built for another torch than {installed} ({match[0]})".strip()
         return DoctorCheck(_FLASH, value, BROKEN, f"{again}; or --attention sdpa")
     return DoctorCheck(_FLASH, answer.message, BROKEN, again)
 

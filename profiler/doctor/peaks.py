@@ -28,7 +28,7 @@ def peak_checks(limit_s: float, stated: Callable[[str], Any]) -> list[DoctorChec
         (f"peak {kind}", f"{number_text(one)} TFLOP/s", one, sheet.tflops.get(kind)) for kind, one in tflops.items()
     ]
     rows.append(("peak memory", f"{number_text(memory)} TB/s", memory, sheet.memory_tbps))
-    given = " ".join(
+    options = " ".join(
         f"--peak {name}={number_text(value).replace(',', '')}" for name, value in (*tflops.items(), ("memory", memory))
     )
     checks = [
@@ -37,7 +37,7 @@ def peak_checks(limit_s: float, stated: Callable[[str], Any]) -> list[DoctorChec
         )
         for name, text, one, most in rows
     ]
-    return [*checks, DoctorCheck("peaks", f"for report by shape: {given}", OK)]
+    return [*checks, DoctorCheck("peaks", f"for report by shape: {options}", OK)]
 
 
 def measured() -> dict[str, Any]:
@@ -66,7 +66,7 @@ def measured() -> dict[str, Any]:
 
 
 def _products(torch: Any, device: Any, rows: int) -> dict[str, Callable[[], Callable[[], object]]]:
-    """By kind of number, what makes the operands and returns their product."""
+    """Return by kind of number a function that makes operands and returns their product."""
 
     def plain(dtype: Any) -> Callable[[], object]:
         one, other = (torch.randn(rows, rows, device=device, dtype=torch.float32).to(dtype) for _ in range(2))

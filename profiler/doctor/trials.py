@@ -1,4 +1,4 @@
-"""What the doctor tries, each in a process with a time limit: what crashes or hangs there harms nobody here."""
+"""Trials of the doctor, each in a process with a time limit, so that a crash or hang does no harm."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def imported(module: str, *names: str) -> dict[str, Any]:
 
     names: what of it is imported too, where it imports its parts when they are asked for.
     """
-    found = import_module(module)
+    package = import_module(module)
     for name in names:
-        getattr(found, name)
-    return {"version": getattr(found, "__version__", None)}
+        getattr(package, name)
+    return {"version": getattr(package, "__version__", None)}
 
 
 def attention(*backends: str) -> dict[str, dict[str, Any]]:
@@ -54,19 +54,19 @@ def attention(*backends: str) -> dict[str, dict[str, Any]]:
     device = resolve_device(AUTO)
     dtype = resolve_dtype(AUTO, device)
     query = torch.ones(1, 4, 16, 64, device=device, dtype=dtype)  # batch, heads, positions, head size
-    found: dict[str, dict[str, Any]] = {}
+    outcomes: dict[str, dict[str, Any]] = {}
     for backend in backends:
         said: list[str] = []
         try:
             with warned() as said, sdpa_kernel(getattr(SDPBackend, backend)):
                 result = torch.nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True)
         except RuntimeError as problem:  # torch warns of each reason before it
-            found[backend] = {"problem": "; ".join(said) or " ".join(str(problem).split())}
+            outcomes[backend] = {"problem": "; ".join(said) or " ".join(str(problem).split())}
             continue
         # Every value is one, and so is any weighted mean of them.
         good = torch.allclose(result.float().cpu(), torch.ones(1, 4, 16, 64), atol=1e-2)
-        found[backend] = {"device": device.type} if good else {"problem": "its results are wrong"}
-    return found
+        outcomes[backend] = {"device": device.type} if good else {"problem": "its results are wrong"}
+    return outcomes
 
 
 def preset(name: str) -> dict[str, Any]:

@@ -61,8 +61,8 @@ def loader(name: str) -> Callable[..., LoadedModel]:
     """Return the loader of an engine's model: its own `load`, else that of transformers."""
     from molprof.profiler.models.load import load
 
-    found: Callable[..., LoadedModel] = getattr(_kind(name), "load", load)
-    return found
+    load_model: Callable[..., LoadedModel] = getattr(_kind(name), "load", load)
+    return load_model
 
 
 def _kind(name: str) -> Any:
@@ -100,7 +100,7 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What a batch wrote."""
+    """The tokens that a batch wrote, by row."""
 
     rows: tuple[tuple[int, ...], ...]  # generated ids by prompt, with the end token, without padding
     rows_per_step: tuple[int, ...]  # rows that each step computed, the prefill first, spare rows included
@@ -123,5 +123,5 @@ class BatchResult:
         return len(self.rows[row] if self.appended is None else self.appended[row])
 
     def written(self, row: int, steps: int) -> tuple[int, ...]:
-        """Return what the row had written after so many steps."""
+        """Return the tokens that the row had written after that many steps."""
         return self.rows[row][: steps if self.appended is None else sum(self.appended[row][:steps])]

@@ -34,8 +34,8 @@ class Assisted(Generate):
 
     def __init__(self, loaded: LoadedModel, settings: CaptureSettings) -> None:
         super().__init__(loaded, settings)
-        own: dict[str, Any] = {"model": settings.assistant, "assistant": None, "engine": AUTO, "free_drafts": False}
-        self._assistant = load(dataclasses.replace(settings, **own, size=None, weights=TRAINED, tokenizer=None))
+        changes: dict[str, Any] = {"model": settings.assistant, "assistant": None, "engine": AUTO, "free_drafts": False}
+        self._assistant = load(dataclasses.replace(settings, **changes, size=None, weights=TRAINED, tokenizer=None))
         widths = {item.target.logits_width for item in (loaded, self._assistant)}
         if self._assistant.target.vocabulary != loaded.target.vocabulary or len(widths) > 1:
             raise UsageError(
@@ -75,13 +75,13 @@ class Assisted(Generate):
             loaded.tokenizer.batch_decode([list(answer)], skip_special_tokens=False)
             ends = [column - width for column in rounds.columns]
             appended = [after - before for before, after in itertools.pairwise([0, *ends])]
-            found = rounds.found(answer, appended)
+            outcome = rounds.found(answer, appended)
         return BatchResult(
             rows=(answer,),
             rows_per_step=(1,) * len(appended),
             appended=(tuple(appended),),
             host_reads=len(appended),
-            drafts=(found,),
+            drafts=(outcome,),
             draft_ns=rounds.draft_ns,
         )
 
@@ -104,16 +104,16 @@ class _Rounds(LogitsProcessor):
             self._drafted.append(torch.empty(0, dtype=torch.int64))
             self._marks.forward()
 
-    def draft(self, generate: Any, free: bool, **given: Any) -> Any:
+    def draft(self, generate: Any, free: bool, **arguments: Any) -> Any:
         """`generate` of the assistant, whose drafts keep to the constraint unless they are `free`."""
         self.begin()
         began = time.perf_counter_ns()
         kept = [
-            None if free else _Drafting(self._allow) if item is self else item for item in given["logits_processor"]
+            None if free else _Drafting(self._allow) if item is self else item for item in arguments["logits_processor"]
         ]
-        given["logits_processor"] = LogitsProcessorList([item for item in kept if item is not None])
-        output = generate(**given)
-        self._drafted[-1] = output.sequences[0, given["input_ids"].shape[1] :]
+        arguments["logits_processor"] = LogitsProcessorList([item for item in kept if item is not None])
+        output = generate(**arguments)
+        self._drafted[-1] = output.sequences[0, arguments["input_ids"].shape[1] :]
         self.draft_ns += time.perf_counter_ns() - began
         return output
 
@@ -139,21 +139,21 @@ class _Rounds(LogitsProcessor):
         """Return the outcome of the drafts; `appended` is by round."""
         scores = iter(torch.cat(self._scores).tolist() if self._scores else ())
         counts = dict.fromkeys(Drafts.__struct_fields__, 0)
-        place = 0
+        position = 0
         for drafted, count in zip((ids.tolist() for ids in self._drafted), appended, strict=True):
-            own = list(itertools.islice(scores, len(drafted)))
-            written = answer[place : place + count]
+            token_scores = list(itertools.islice(scores, len(drafted)))
+            written = answer[position : position + count]
             pairs = zip(drafted, written, strict=False)
             accepted = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
             refused = min(len(drafted), count) > accepted
-            by_grammar = refused and own[accepted] == -torch.inf
+            by_grammar = refused and token_scores[accepted] == -torch.inf
             counts["drafted"] += len(drafted)
             counts["accepted"] += accepted
             counts["rejected_by_grammar"] += by_grammar
             counts["rejected_by_model"] += refused and not by_grammar
             counts["dropped"] += len(drafted) - accepted - refused
             counts["rollbacks"] += accepted < len(drafted)
-            place += count
+            position += count
         return Drafts(**counts)
 
     def _allow(self, input_ids: Tensor, scores: Tensor) -> Tensor:

@@ -64,8 +64,8 @@ def kernels_told() -> Iterator[None]:
     except RunError as problem:
         if not any(words in str(problem.__cause__) for words in NO_KERNEL):
             raise
-        told = [text for text in dict.fromkeys(said) if "attention" in text.lower() or "kernel" in text.lower()]
-        raise UnsupportedError(" ".join([*told, str(problem.__cause__)])) from problem
+        reasons = [text for text in dict.fromkeys(said) if "attention" in text.lower() or "kernel" in text.lower()]
+        raise UnsupportedError(" ".join([*reasons, str(problem.__cause__)])) from problem
 
 
 def held_bytes(cache: Any) -> int:
@@ -94,9 +94,9 @@ def compile_config(mode: str) -> CompileConfig | None:
     if mode in (AUTO, "off"):
         return None
     backend = "eager" if mode == "eager" else "inductor"
-    made: Any = CompileConfig(backend=backend, mode="default" if mode == "eager" else mode, dynamic=False)
-    made._compile_all_devices = True  # transformers compiles on GPUs only, unless this is set
-    return made  # type: ignore[no-any-return]
+    config: Any = CompileConfig(backend=backend, mode="default" if mode == "eager" else mode, dynamic=False)
+    config._compile_all_devices = True  # transformers compiles on GPUs only, unless this is set
+    return config  # type: ignore[no-any-return]
 
 
 def is_compiled(settings: CaptureSettings, gpu: bool) -> bool:

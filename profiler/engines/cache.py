@@ -26,17 +26,17 @@ class _Layer(CacheLayerMixin):
     is_sliding = False
     is_compileable = True
 
-    def __init__(self, place: _ChunkSlot, capacity: int) -> None:
+    def __init__(self, slot: _ChunkSlot, capacity: int) -> None:
         super().__init__()
-        self._place, self._capacity = place, capacity
+        self._slot, self._capacity = slot, capacity
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         def zeros(states: Tensor) -> Tensor:
             # Not `empty`: unwritten columns are masked, and a masked NaN is still NaN.
             rows, heads, _, dim = states.shape
-            made = states.new_zeros((rows, heads, self._capacity, dim))
-            torch._dynamo.mark_static_address(made)  # else CUDA graphs would copy the whole cache in every step
-            return made
+            cached = states.new_zeros((rows, heads, self._capacity, dim))
+            torch._dynamo.mark_static_address(cached)  # else CUDA graphs would copy the whole cache in every step
+            return cached
 
         self.keys, self.values = zeros(key_states), zeros(value_states)
         self.is_initialized = True
@@ -46,10 +46,10 @@ class _Layer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None
         assert self.values is not None
-        columns = self._place.columns[:, None, :, None]
+        columns = self._slot.columns[:, None, :, None]
         self.keys.scatter_(2, columns.expand_as(key_states), key_states)
         self.values.scatter_(2, columns.expand_as(value_states), value_states)
-        used = self._place.used
+        used = self._slot.used
         return self.keys[:, :, :used], self.values[:, :, :used]
 
     def batch_select_indices(self, indices: Tensor) -> None:
@@ -58,10 +58,10 @@ class _Layer(CacheLayerMixin):
         self.keys, self.values = self.keys.index_select(0, indices), self.values.index_select(0, indices)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._place.used, 0
+        return self._slot.used, 0
 
     def get_seq_length(self) -> int:
-        return self._place.used
+        return self._slot.used
 
     def get_max_length(self) -> int:
         return self._capacity
@@ -78,10 +78,10 @@ class RaggedCache(Cache):
     """
 
     def __init__(self, layers: int, rows: int, capacity: int, whole: bool, device: torch.device) -> None:
-        self.place = _ChunkSlot()
+        self.slot = _ChunkSlot()
         self.rows, self.capacity, self.whole = rows, capacity, whole
         self._range = torch.arange(capacity, device=device)
-        super().__init__(layers=[_Layer(self.place, capacity) for _ in range(layers)])
+        super().__init__(layers=[_Layer(self.slot, capacity) for _ in range(layers)])
 
     def feed(self, columns: Tensor, positions: Tensor, used: int) -> Tensor:
         """Set where the next chunk goes; what each token sees, bool (rows, 1, width, columns for the attention).
@@ -90,9 +90,9 @@ class RaggedCache(Cache):
             columns: int64 (rows, width); positions: the same, 0 for padding.
             used: columns that hold tokens once the chunk is in.
         """
-        self.place.columns = columns
-        self.place.used = self.capacity if self.whole else used
-        return self._range[: self.place.used] <= positions[:, None, :, None]
+        self.slot.columns = columns
+        self.slot.used = self.capacity if self.whole else used
+        return self._range[: self.slot.used] <= positions[:, None, :, None]
 
     def select(self, kept: Tensor) -> None:
         """Keep these rows, int64 (n,)."""

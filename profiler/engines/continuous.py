@@ -127,10 +127,10 @@ class Continuous:
                 seed=settings.seed * 1_000_003 + number,
             ),
         )
-        own = [] if studied is None else [_States(studied)]
-        processors = [_Mark(marks.processor), *own, _Mark(marks.sampling), *manager.logit_processor.logits_processor]
+        masks = [] if studied is None else [_States(studied)]
+        processors = [_Mark(marks.processor), *masks, _Mark(marks.sampling), *manager.logit_processor.logits_processor]
         manager.logit_processor = processing.ContinuousBatchingLogitsProcessorList(LogitsProcessorList(processors))
-        manager.logit_processor.tensors_required = len(own)
+        manager.logit_processor.tensors_required = len(masks)
         manager.warmup()  # makes the cache
         for prompt in prompts:
             manager.add_request(list(prompt))
@@ -255,7 +255,7 @@ def _frozen() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the lines of transformers' thread: what it fails with is raised."""
+    """Silence the log lines of transformers' thread, whose failures are raised."""
     log = logging.getLogger("ContinuousBatchingLogger")
     level = log.level
     log.setLevel(logging.CRITICAL)

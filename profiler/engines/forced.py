@@ -44,16 +44,16 @@ Decoded = tuple[Schedule, tuple[int, ...], int]
 
 def check_model(loaded: LoadedModel, attention: str) -> None:
     """Raise UsageError where the attention takes no mask, or the model's layers do not see all earlier tokens."""
-    asked = "forced runs and dropped rows"
+    features = "forced runs and dropped rows"
     if attention in ("flash_attention_2", "flash_attention_3", "flex_attention"):
-        raise UsageError(f"{asked} need an attention that takes a mask", hint="--attention sdpa")
+        raise UsageError(f"{features} need an attention that takes a mask", hint="--attention sdpa")
     config = loaded.model.config.get_text_config(decoder=True)
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     sliding = getattr(config, "sliding_window", None) and not hasattr(config, "layer_types")
     takes = inspect.signature(loaded.model.forward).parameters
     if kinds != {"full_attention"} or sliding or config.is_encoder_decoder or "position_ids" not in takes:
         family = loaded.model.config.model_type
-        raise UsageError(f"{asked} need a decoder whose layers see all earlier tokens; {family!r} is none")
+        raise UsageError(f"{features} need a decoder whose layers see all earlier tokens; {family!r} is none")
 
 
 def cannot_drop(loaded: LoadedModel, settings: CaptureSettings) -> str | None:
@@ -125,7 +125,7 @@ class Forced:
                 )
             studied = whole = _WholeBatch(batch_processor, prompts, plan, self._loaded.target)
         marks.begin(number)
-        known = studied is not None and not studied.reads_tokens
+        is_planned = studied is not None and not studied.reads_tokens
         columns = max(plan.prompt_width + plan.max_new_tokens, self._settings.max_cache_length or 0)
         cache = self._fresh_cache(len(prompts), columns + 1)
         rules = Rules(
@@ -139,7 +139,7 @@ class Forced:
         )
         schedule = Schedule(prompts, None if studied is None else studied.forced, rules)
         chunks = [schedule.first()]
-        while known and (chunk := schedule.next(None)) is not None:
+        while is_planned and (chunk := schedule.next(None)) is not None:
             chunks.append(chunk)
         waiting = upload(chunks, self._device)
         chosen: list[Tensor] = []
@@ -150,13 +150,13 @@ class Forced:
             scores = self._scores(cache, fed, chosen[-1] if chosen else None, prefill=step == 0)
             marks.processor()
             if studied is not None:
-                scores = studied.mask(scores, fed.places)
+                scores = studied.mask(scores, fed.at)
             marks.sampling()
             chosen.append(self._choose(scores))
             if whole is not None:
-                whole.chose(chosen[-1], fed.places)
+                whole.chose(chosen[-1], fed.at)
             marks.bookkeeping()
-            if not known and (following := schedule.next(chosen[-1].tolist())) is not None:
+            if not is_planned and (following := schedule.next(chosen[-1].tolist())) is not None:
                 chunks.append(following)
                 waiting += upload([following], self._device)
             step += 1
@@ -165,12 +165,12 @@ class Forced:
 
         def finish() -> Decoded:
             rows_per_step = tuple(len(chunk.rows) for chunk in chunks[:step])
-            if known:  # the choices are still on the device
+            if is_planned:  # the choices are still on the device
                 tokens = iter(torch.cat(chosen).tolist())
                 for index, count in enumerate(rows_per_step):
                     schedule.fill(index, list(itertools.islice(tokens, count)))
             schedule.cut(step)
-            return schedule, rows_per_step, 0 if known else step
+            return schedule, rows_per_step, 0 if is_planned else step
 
         return finish
 
@@ -234,23 +234,23 @@ class _WholeBatch:
     def forced(self, row: int, position: int, chosen: int | None) -> Sequence[int]:
         return ()
 
-    def mask(self, scores: Tensor, places: RowPositions) -> Tensor:
-        ids = self._ids[:, : self._width + places.positions[0]]  # no row is ahead of another
+    def mask(self, scores: Tensor, at: RowPositions) -> Tensor:
+        ids = self._ids[:, : self._width + at.positions[0]]  # no row is ahead of another
         if len(scores) == len(ids):
             return self._studied(ids, scores)
-        whole = scores.new_zeros((len(ids), scores.shape[1])).index_copy_(0, places.row_ids, scores)
-        return self._studied(ids, whole).index_select(0, places.row_ids)
+        whole = scores.new_zeros((len(ids), scores.shape[1])).index_copy_(0, at.row_ids, scores)
+        return self._studied(ids, whole).index_select(0, at.row_ids)
 
-    def chose(self, tokens: Tensor, places: RowPositions) -> None:
-        """Note the tokens of the step that `places` stood at."""
-        self._ids[places.row_ids, self._width + places.positions[0]] = tokens
+    def chose(self, tokens: Tensor, at: RowPositions) -> None:
+        """Note the tokens of the step at these positions."""
+        self._ids[at.row_ids, self._width + at.positions[0]] = tokens
 
 
 @dataclass(frozen=True)
 class _Fed:
     """A chunk on the device: see `Chunk`."""
 
-    places: RowPositions
+    at: RowPositions
     kept: Tensor | None
     tokens: Tensor
     columns: Tensor
@@ -269,9 +269,9 @@ def upload(chunks: Sequence[Chunk], device: torch.device) -> list[_Fed]:
     fed = []
     for chunk in chunks:
         tokens, columns, positions = (next(parts).view(chunk.tokens.shape) for _ in range(3))
-        places = RowPositions(tuple(chunk.rows.tolist()), tuple(chunk.places.tolist()), next(parts), next(parts))
+        at = RowPositions(tuple(chunk.rows.tolist()), tuple(chunk.places.tolist()), next(parts), next(parts))
         kept = None if chunk.kept is None else next(parts)
-        fed.append(_Fed(places, kept, tokens, columns, positions, chunk.used))
+        fed.append(_Fed(at, kept, tokens, columns, positions, chunk.used))
     return fed
 
 

@@ -70,7 +70,7 @@ class Generate:
 
 
 def token_choice(settings: CaptureSettings) -> dict[str, Any]:
-    """Return what a generation config says of how tokens are chosen."""
+    """Return the fields of a generation config that decide how tokens are chosen."""
     chosen: dict[str, Any] = {"do_sample": False, **settings.generate_arguments}
     if settings.samples:
         # 0 and 1.0 switch top-k and top-p off: transformers' own default draws from 50.

@@ -18,13 +18,13 @@ _OFF: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": N
 
 
 def followed(settings: _S, declared: Mapping[str, Any]) -> _S:
-    """Return the settings with what the model's generation config declares and they leave open.
+    """Return the settings; those left open are as the model's generation config declares.
 
     Raises UsageError where it declares what no capture can follow and `--generate-arg` does not replace it.
     """
-    given = settings.generate_arguments
+    arguments = settings.generate_arguments
     for name, value in declared.items():
-        if name in REFUSED and name not in given and value not in (None, REFUSED[name]):
+        if name in REFUSED and name not in arguments and value not in (None, REFUSED[name]):
             raise UsageError(*refused(name, value, _WHOSE))
     changes: dict[str, Any] = {}
     if settings.sampling is None:
@@ -33,8 +33,8 @@ def followed(settings: _S, declared: Mapping[str, Any]) -> _S:
             drawn = {"top_k": _TOP_K, **{name: declared[name] for name in _OFF if name in declared}}
             changes |= {name: value for name, value in drawn.items() if value != _OFF[name]}
     samples = changes.get("sampling", settings.sampling) != "greedy"
-    own = {name: value for name, value in declared.items() if name in PASSED_ON}
-    return replace(settings, **changes, generate_args=written(active({**own, **given}, samples)))
+    passed_on = {name: value for name, value in declared.items() if name in PASSED_ON}
+    return replace(settings, **changes, generate_args=written(active({**passed_on, **arguments}, samples)))
 
 
 def otherwise(settings: CaptureSettings, declared: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,9 +59,9 @@ def note(settings: CaptureSettings, declared: Mapping[str, Any]) -> str:
     done = {**settings.sampling_parameters, **settings.generate_arguments}
     sampling = settings.samples and declared.get("do_sample")
     said = {**({"top_k": _TOP_K} if sampling else {}), **declared}
-    own = [
+    parts = [
         *(["sampling"] if sampling else []),
         *(f"{name} {done[name]}" for name in done if done[name] == said.get(name)),
     ]
     remedy = "--sampling and --generate-arg replace it"
-    return f"as the model's generation_config says: {', '.join(own)} ({remedy})" if own else ""
+    return f"as the model's generation_config says: {', '.join(parts)} ({remedy})" if parts else ""

@@ -58,7 +58,7 @@ def check_fit(settings: CaptureSettings, processor: Any, prompts: Sequence[Promp
 
 
 def _told(prompts: Sequence[Prompt]) -> bool:
-    """Whether all prompts are of molecules, which tell how long an answer is."""
+    """Return True if all prompts are of molecules, so that the length of each answer is known."""
     return all(prompt.molecule is not None for prompt in prompts)
 
 
@@ -73,7 +73,7 @@ class _Need:
 
 @dataclass(frozen=True)
 class PassResult:
-    """What one pass over all batches wrote."""
+    """The tokens that one pass over all batches wrote."""
 
     batches: tuple[BatchResult, ...]
     wall_ns: int  # the device synchronized at both ends

@@ -38,7 +38,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for all rows of a batch."""
+    """Rules for all rows of a batch."""
 
     ends: frozenset[int]  # ids that end a row
     bound: int  # most tokens of an answer
@@ -83,23 +83,23 @@ class Schedule:
         """
         self._choices.append([])
         parts: dict[int, list[int]] = {}
-        for place, row in enumerate(self._rows):
+        for index, row in enumerate(self._rows):
             if self._live[row]:
-                part = self._step(place, row, None if chosen is None else chosen[place])
+                part = self._step(index, row, None if chosen is None else chosen[index])
                 if self._live[row]:  # the last tokens of a row are not fed
                     parts[row] = part
         if not any(self._live):
             return None
-        kept = [place for place, row in enumerate(self._rows) if self._live[row]]
+        kept = [index for index, row in enumerate(self._rows) if self._live[row]]
         if not self._rules.drop or len(kept) == len(self._rows):
             return self._chunk([parts.get(row, []) for row in self._rows], None, self._rules.widths)
-        self._rows = [self._rows[place] for place in kept]
+        self._rows = [self._rows[index] for index in kept]
         return self._chunk([parts[row] for row in self._rows], np.array(kept), self._rules.widths)
 
     def fill(self, step: int, chosen: Sequence[int]) -> None:
         """Replace `CHOSEN` by the choices of a step, by row of its chunk."""
-        for place, row, position in self._choices[step]:
-            self.answers[row][position] = chosen[place]
+        for index, row, position in self._choices[step]:
+            self.answers[row][position] = chosen[index]
 
     def cut(self, steps: int) -> None:
         """Drop what later steps append, for a batch that ended early."""
@@ -108,7 +108,7 @@ class Schedule:
             self.answers[row] = self.answers[row][: sum(self.appended[row])]
 
     def _step(self, index: int, row: int, chosen: int | None) -> list[int]:
-        """Return what a row appends after a forward."""
+        """Return the tokens that a row appends after a forward."""
         if len(self.appended[row]) < len(self._choices):
             self.appended[row].append(0)
         queue, position = self._queues[row], len(self.answers[row])

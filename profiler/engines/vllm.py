@@ -111,30 +111,30 @@ class VLLM:
         if runs_on != device.type:
             raise UsageError(f"this vLLM runs on {runs_on!r}, not on {device.type!r}", hint="leave out --device")
         with TemporaryDirectory(prefix="molprof-") as scratch:
-            asked, name = settings, settings.model
+            load_settings, name = settings, settings.model
             if name in ARCHITECTURES:
                 name = str(Path(scratch, name))
                 export(settings, Path(name), report)
-                asked = replace(settings, model=name, size=None)
-            loaded = load(asked, weights=False)
+                load_settings = replace(settings, model=name, size=None)
+            loaded = load(load_settings, weights=False)
             engine = _engine(name, settings, loaded, on_gpu(device))
         others = ", ".join(process.name for process in multiprocessing.active_children())
         ran = f"vLLM {next(filter(None, map(installed_version, VLLM_PACKAGES)), '')} runs in this process"
         notes = [*loaded.notes, f"{ran}; not recorded: {others}" if others else f"{ran} alone: all of it is recorded"]
-        known = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
-        known |= {"name": settings.model, "target": replace(loaded.target, device=device), "notes": tuple(notes)}
-        return VllmModel(**known, engine=engine)
+        values = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
+        values |= {"name": settings.model, "target": replace(loaded.target, device=device), "notes": tuple(notes)}
+        return VllmModel(**values, engine=engine)
 
     @property
     def constraint(self) -> tuple[str, dict[str, Any]] | None:
-        """What makes masks, and its parameters; None: nothing."""
+        """Return the backend that makes masks, and its parameters; None: no masks."""
         name = self._settings.processor
         if name is None:
             return None
-        known = {"version": installed_version(_PACKAGES.get(name, name))}
+        parameters = {"version": installed_version(_PACKAGES.get(name, name))}
         if self._common is not None:
-            known[self._common.kind] = self._common.text
-        return name, known
+            parameters[self._common.kind] = self._common.text
+        return name, parameters
 
     def generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
         """Generate a batch by vLLM."""
@@ -161,8 +161,8 @@ class VLLM:
             with marks.setup("compile", number):
                 # A request would join as soon as its grammar is ready: other steps in each pass.
                 for request in map(core.scheduler.requests.get, requests):
-                    if (asked := request.structured_output_request) is not None:
-                        _ready(asked)
+                    if (structured := request.structured_output_request) is not None:
+                        _ready(structured)
             return self._run(number, requests, marks)
         finally:
             engine.abort_request(requests, internal=True)
@@ -179,7 +179,7 @@ class VLLM:
         return name
 
     def masks_of(self, plan: BatchPlan, result: BatchResult) -> Iterator[tuple[int, int, int, int]]:
-        """Yield of each mask, as it is filled again, its row, its position, and the tokens that it forbids and leaves.
+        """Yield row, position, and numbers of forbidden and remaining tokens of each mask, as it is filled again.
 
         Where vLLM masks nothing all tokens are left.
         """
@@ -206,11 +206,11 @@ class VLLM:
         inputs = self._loaded.tokenizer(prompt.text)["input_ids"]
         request = self._add(prompt, inputs, max_new_tokens, 0)
         try:
-            if (asked := core.scheduler.requests[request].structured_output_request) is None:
+            if (structured := core.scheduler.requests[request].structured_output_request) is None:
                 yield from [width] * len(tokens)
                 return
-            _ready(asked)
-            grammar, mask = asked.grammar, core.structured_output_manager.backend.allocate_token_bitmask(1)
+            _ready(structured)
+            grammar, mask = structured.grammar, core.structured_output_manager.backend.allocate_token_bitmask(1)
             for token in tokens:
                 if grammar.is_terminated():
                     yield width
@@ -222,7 +222,7 @@ class VLLM:
             engine.abort_request([request], internal=True)
 
     def _prepared(self, plan: BatchPlan) -> int:
-        """How long making the table of each constraint takes, or compiling its grammar, one after the other, ns."""
+        """Return the time to make each constraint's table, or compile its grammar, one after the other, ns."""
         engine, began = self._loaded.engine, time.perf_counter_ns()
         first = {_constraint_key(prompt) or self._common: prompt for prompt in reversed(plan.prompts)}
         for key, prompt in first.items():
@@ -261,10 +261,10 @@ class VLLM:
                 for row in sorted(live):
                     tokens: Sequence[int] = ()
                     if (output := outputs.get(row)) is not None:
-                        (made,) = output.outputs
-                        if made.finish_reason in ("error", "abort"):
-                            raise RunError(f"vLLM gave up request {row}: {made.stop_reason or made.finish_reason}")
-                        tokens = made.token_ids
+                        (answer,) = output.outputs
+                        if answer.finish_reason in ("error", "abort"):
+                            raise RunError(f"vLLM gave up request {row}: {answer.stop_reason or answer.finish_reason}")
+                        tokens = answer.token_ids
                         if output.finished:
                             live.discard(row)
                     rows[row] += tokens
@@ -274,8 +274,8 @@ class VLLM:
                 if marks.enough():
                     break
             marks.end()
-        places = tuple(joined.get(request, len(widths)) for request in requests)  # those after a window did not join
-        result = BatchResult(tuple(map(tuple, rows)), tuple(widths), tuple(map(tuple, appended)), places)
+        joined_at = tuple(joined.get(request, len(widths)) for request in requests)  # those after a window did not join
+        result = BatchResult(tuple(map(tuple, rows)), tuple(widths), tuple(map(tuple, appended)), joined_at)
         if drafts is None:
             return result
         return replace(result, drafts=tuple(map(drafts.of, requests)), draft_ns=drafts.time_ns)
@@ -310,22 +310,22 @@ class VLLM:
 
         def processed(*args: Any, **kwargs: Any) -> Any:
             nonlocal is_masked
-            found = process(*args, **kwargs)
+            logits = process(*args, **kwargs)
             if not is_masked:
                 is_masked = True
                 marks.sampling()
-            return found
+            return logits
 
         def drawn(*args: Any, **kwargs: Any) -> Any:
             nonlocal is_masked
             is_masked = process is None
             if is_masked:
                 marks.sampling()
-            found = draw(*args, **kwargs)
+            output = draw(*args, **kwargs)
             if not is_masked:  # no logits were processed
                 marks.sampling()
             marks.bookkeeping()
-            return found
+            return output
 
         with ExitStack() as stack:
             stack.enter_context(replaced(executor, "execute_model", execute))
@@ -339,32 +339,32 @@ class VLLM:
         vllm, settings = importlib.import_module("vllm"), self._settings
         if prompt.body is not None:
             return sampling_of(prompt, settings, max_new_tokens, row, self._loaded.eos)
-        known: dict[str, Any] = {"temperature": 0.0}
+        parameters: dict[str, Any] = {"temperature": 0.0}
         if settings.samples:
-            known = {**settings.sampling_parameters, "seed": settings.seed + row}
+            parameters = {**settings.sampling_parameters, "seed": settings.seed + row}
         return vllm.SamplingParams(
-            **known,
+            **parameters,
             max_tokens=max_new_tokens,
             stop_token_ids=sorted(self._loaded.eos),
             output_kind=importlib.import_module("vllm.sampling_params").RequestOutputKind.DELTA,
             **self._constrained(prompt.constraint or self._common),
         )
 
-    def _constrained(self, asked: Constraint | None) -> dict[str, Any]:
+    def _constrained(self, constraint: Constraint | None) -> dict[str, Any]:
         """Return the fields of a request that constrain it."""
-        if asked is None or self._settings.processor is None:
+        if constraint is None or self._settings.processor is None:
             return {}
         if self._settings.processor == TABLE:
-            if asked.kind == "grammar":
+            if constraint.kind == "grammar":
                 raise UsageError("a grammar is for a processor that takes one", "--processor xgrammar or guidance")
-            return {"extra_args": {f"table_{asked.kind}": asked.text}}
+            return {"extra_args": {f"table_{constraint.kind}": constraint.text}}
         kind: Any = importlib.import_module("vllm.sampling_params").StructuredOutputsParams
-        text = asked.text.split(",") if asked.kind == "choices" else asked.text
-        return {"structured_outputs": kind(**{_PARAMETERS[asked.kind]: text})}
+        text = constraint.text.split(",") if constraint.kind == "choices" else constraint.text
+        return {"structured_outputs": kind(**{_PARAMETERS[constraint.kind]: text})}
 
 
 def _constraint_key(prompt: Prompt) -> object:
-    """Return what constrains a prompt in its own way; None: nothing."""
+    """Return a key of the prompt's own constraint; None: it has none."""
     if prompt.body is None:
         return prompt.constraint
     names = constraints_of(prompt.body)
@@ -404,8 +404,8 @@ def _engine(name: str, settings: CaptureSettings, loaded: LoadedModel, gpu: bool
         arguments["speculative_config"] = speculative_of(settings)
     if not gpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
         # vLLM would take nearly all of the memory. This is room for all that run, and what vLLM keeps free.
-        known = sizes(loaded.model)
-        token = 2 * known["layers"] * known["kv_heads"] * known["head_dim"] * loaded.model.dtype.itemsize
+        shape = sizes(loaded.model)
+        token = 2 * shape["layers"] * shape["kv_heads"] * shape["head_dim"] * loaded.model.dtype.itemsize
         wanted = token * (loaded.context or 0) * (settings.batch_size + 1)
         arguments["kv_cache_memory_bytes"] = min(wanted, (available_bytes() or wanted) // 2)
     try:
@@ -415,9 +415,9 @@ def _engine(name: str, settings: CaptureSettings, loaded: LoadedModel, gpu: bool
         raise RunError(f"vLLM cannot run {settings.model!r}: {_reason(problem)}") from problem
 
 
-def _ready(asked: Any) -> None:
+def _ready(request: Any) -> None:
     """Wait until the grammar of a request is compiled."""
-    result = getattr(asked._grammar, "result", None)
+    result = getattr(request._grammar, "result", None)
     if result is not None:
         try:
             result()

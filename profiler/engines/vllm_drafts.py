@@ -22,12 +22,12 @@ def speculative_of(settings: CaptureSettings) -> dict[str, Any] | None:
     if settings.speculative is None:
         return None
     try:
-        found = json.loads(settings.speculative)
+        config = json.loads(settings.speculative)
     except ValueError as problem:
         raise UsageError(f"--speculative is no JSON: {problem}", hint='such as {"method": "ngram"}') from None
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise UsageError("--speculative is no JSON object", hint='such as {"method": "ngram"}')
-    return found
+    return config
 
 
 @dataclass
@@ -59,9 +59,9 @@ class DraftCounter:
             runner.propose_draft_token_ids,
         )
 
-        def updated(found: Any) -> None:
-            drafted = dict(zip(found.req_ids, map(len, found.draft_token_ids), strict=True))
-            update(found)
+        def updated(draft_ids: Any) -> None:
+            drafted = dict(zip(draft_ids.req_ids, map(len, draft_ids.draft_token_ids), strict=True))
+            update(draft_ids)
             for name, count in drafted.items():
                 request = scheduler.requests.get(name)
                 if count and request is not None and not request.is_finished() and not request.is_prefill_chunk:
@@ -69,9 +69,9 @@ class DraftCounter:
 
         def executed(scheduled: Any, *args: Any, **kwargs: Any) -> Any:
             for name in scheduled.num_scheduled_tokens:
-                if (made := self._rounds.pop(name, None)) is not None:
-                    made.computed = len(scheduled.scheduled_spec_decode_tokens.get(name, ()))
-                    self._verified[name] = made
+                if (drafts := self._rounds.pop(name, None)) is not None:
+                    drafts.computed = len(scheduled.scheduled_spec_decode_tokens.get(name, ()))
+                    self._verified[name] = drafts
             return execute(scheduled, *args, **kwargs)
 
         def proposed(*args: Any, **kwargs: Any) -> Any:
@@ -90,17 +90,17 @@ class DraftCounter:
 
     def done(self, name: str, tokens: int, finished: bool) -> None:
         """Note that a step gave a request so many tokens: drafts that it accepted, and one more."""
-        if (made := self._verified.pop(name, None)) is None:
+        if (drafts := self._verified.pop(name, None)) is None:
             return
         counts = self._counts.setdefault(name, dict.fromkeys(_COUNTS, 0))
-        accepted = min(max(0, tokens - 1), made.computed)
-        by_model = accepted < made.computed and not finished
-        by_grammar = not by_model and not finished and accepted == made.allowed < made.drafted
-        counts["drafted"] += made.drafted
+        accepted = min(max(0, tokens - 1), drafts.computed)
+        by_model = accepted < drafts.computed and not finished
+        by_grammar = not by_model and not finished and accepted == drafts.allowed < drafts.drafted
+        counts["drafted"] += drafts.drafted
         counts["accepted"] += accepted
         counts["rejected_by_model"] += by_model
         counts["rejected_by_grammar"] += by_grammar
-        counts["dropped"] += made.drafted - accepted - by_model - by_grammar
+        counts["dropped"] += drafts.drafted - accepted - by_model - by_grammar
         counts["rollbacks"] += by_model
 
     def of(self, name: str) -> Drafts:

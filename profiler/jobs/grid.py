@@ -76,11 +76,11 @@ class Grid:
     command: str  # the words after `molprof`
     cases: tuple[Case, ...]
     processes: int  # of each case
-    asked: Mapping[str, Any]  # options of the command line, which replace those of the file
+    overrides: Mapping[str, Any]  # options of the command line, which replace those of the file
 
     def refuse(self, key: str, problem: str, hint: str | None = None) -> NoReturn:
         """Raise UsageError that names the option, or its line in the file."""
-        if key in self.asked or not key:
+        if key in self.overrides or not key:
             raise UsageError(problem if not key or problem.startswith("Invalid") else f"--{key}: {problem}", hint)
         self.file.refuse(problem, ["grid" if key in self.file.content["grid"] else "options", key], hint)
 
@@ -108,42 +108,42 @@ def read_grid(path: Path, options_of: Callable[[str], Mapping[str, Option] | Non
     file = read_toml(path, EXAMPLE)
     content = file.check_keys(file.content, [], ("command", "processes", "options", "grid", "exclude"))
     command, processes = content.get("command", "capture"), content.get("processes", 1)
-    known = options_of(command) if isinstance(command, str) else None
-    if known is None:
+    options = options_of(command) if isinstance(command, str) else None
+    if options is None:
         old = str(command).removeprefix("bench ")
         if old in packaged():
             file.refuse(f"command = {command!r} is a grid of its own now", ["command"], f"molprof sweep {old}")
         file.refuse(f"command is {command!r}, expected one that runs cases", ["command"], 'command = "report"')
     if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
         file.refuse(f"processes is {processes!r}, expected a whole number from 1 on", ["processes"])
-    common = dict(file.check_keys(content.get("options", {}), ["options"], known))
-    grid = dict(file.check_keys(content.get("grid", {}), ["grid"], known))
+    common = dict(file.check_keys(content.get("options", {}), ["options"], options))
+    grid = dict(file.check_keys(content.get("grid", {}), ["grid"], options))
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             file.refuse(f"{key} is {values!r}, expected a list of values", ["grid", key])
         if key in common:
             file.refuse(f"{key} is in [options] too", ["grid", key])
-    asked = _asked(words, known)
-    for key, values in asked.items():
+    overrides = _asked(words, options)
+    for key, values in overrides.items():
         common.pop(key, None)
-        if known[key].repeatable or (len(values) == 1 and key not in grid):
-            common[key] = values if known[key].repeatable else values[0]
+        if options[key].repeatable or (len(values) == 1 and key not in grid):
+            common[key] = values if options[key].repeatable else values[0]
         else:
             grid[key] = values
-    found = Grid(file, command, (), processes, asked)
+    checked = Grid(file, command, (), processes, overrides)
     if not grid:
         file.refuse("there is no [grid]", [])
     for key, values in grid.items():
-        grid[key] = values = [*known[key].choices] if values == [_ALL] and known[key].choices else values
+        grid[key] = values = [*options[key].choices] if values == [_ALL] and options[key].choices else values
         if twice := [text for text, times in Counter(map(repr, values)).items() if times > 1]:
-            found.refuse(key, f"{key} has {twice[0]} twice")
-    excluded = _excluded(file, grid, asked)
+            checked.refuse(key, f"{key} has {twice[0]} twice")
+    excluded = _excluded(file, grid, overrides)
     count = math.prod(map(len, grid.values()))
     if count > MOST_CASES:
         file.refuse(f"the grid has {count:,} cases, more than {MOST_CASES:,}", ["grid"])
     for key, values in ({key: [value] for key, value in common.items()} | grid).items():
         for value in values:
-            _check(found, key, known[key], value)
+            _check(checked, key, options[key], value)
     cases: dict[str, Case] = {}
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
@@ -155,28 +155,28 @@ def read_grid(path: Path, options_of: Callable[[str], Mapping[str, Option] | Non
         cases[name] = Case(name, chosen, {**common, **chosen})
     if not cases:
         file.refuse("every case of the grid is excluded", ["exclude"])
-    return Grid(file, command, tuple(cases.values()), processes, asked)
+    return Grid(file, command, tuple(cases.values()), processes, overrides)
 
 
-def _asked(words: Sequence[str], known: Mapping[str, Option]) -> dict[str, list[Value]]:
+def _asked(words: Sequence[str], options: Mapping[str, Option]) -> dict[str, list[Value]]:
     """Return the values of the command line's options."""
-    found: dict[str, list[Value]] = {}
+    overrides: dict[str, list[Value]] = {}
     left = [*words]
     while left:
         word, equals, text = left.pop(0).partition("=")
         key = word.lstrip("-")
-        option = known.get(key)
+        option = options.get(key)
         if option is None or not word.startswith("-"):
-            raise UsageError(unknown(f"option {word!r} of the cases", key, known), "molprof capture --help-all")
+            raise UsageError(unknown(f"option {word!r} of the cases", key, options), "molprof capture --help-all")
         if option.takes_value and not equals and not left:
             raise UsageError(f"{word} requires a value")
         text = text if equals or not option.takes_value else left.pop(0)
         values = option.values(key, text) if option.takes_value else [True]
-        found[key] = [*found.get(key, []), *values]
-    return found
+        overrides[key] = [*overrides.get(key, []), *values]
+    return overrides
 
 
-def _excluded(file: TomlFile, grid: Mapping[str, Any], asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _excluded(file: TomlFile, grid: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
     rules = file.content.get("exclude", [])
     if not isinstance(rules, list):
         file.refuse("exclude is a table, expected [[exclude]]", ["exclude"])
@@ -184,7 +184,7 @@ def _excluded(file: TomlFile, grid: Mapping[str, Any], asked: Mapping[str, Any])
     for number, rule in enumerate(rules):
         file.check_keys(rule, ["exclude", number], grid)
         wrong = [key for key, value in rule.items() if value not in grid[key]]
-        if wrong and not any(key in asked for key in wrong):  # else the command line leaves the rule without cases
+        if wrong and not any(key in overrides for key in wrong):  # else the command line leaves the rule without cases
             value, values = rule[wrong[0]], [str(item) for item in grid[wrong[0]]]
             problem = unknown(f"value {value!r} of {wrong[0]}", str(value), values)
             file.refuse(problem, ["exclude", number, wrong[0]])
@@ -193,7 +193,7 @@ def _excluded(file: TomlFile, grid: Mapping[str, Any], asked: Mapping[str, Any])
 
 
 def _check(grid: Grid, key: str, option: Option, value: object) -> None:
-    if option.repeatable and key in grid.asked:
+    if option.repeatable and key in grid.overrides:
         return
     if not isinstance(value, str | int | float):
         grid.refuse(key, f"{key} has the value {value!r}, expected text, a number, true or false")

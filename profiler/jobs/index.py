@@ -31,21 +31,21 @@ def _captures(path: Path) -> tuple[Path, list[CaseResult] | None]:
 
 def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Return the paths, a sweep (folder or its results) replaced by its traces, and a remark for each missing trace."""
-    found: list[Path] = []
+    replaced: list[Path] = []
     remarks: list[str] = []
     for path in paths:
         folder, traces = _captures(path)
         if traces is None:
-            found.append(path)
+            replaced.append(path)
             continue
         if traces and all(item.kind == GENERATE for item in traces):
             raise UsageError(f"the sweep {folder} recorded no trace", hint=f"molprof sweep show {folder}")
         there = [item for item in traces if (folder / str(item.output)).is_file()]
         if not there:
             raise UsageError(f"the sweep {folder} has no trace yet", hint="molprof sweep FILE --resume")
-        found += [folder / str(item.output) for item in there]
+        replaced += [folder / str(item.output) for item in there]
         remarks += [f"{folder}: no trace of {item.case} ({item.problem})" for item in traces if item not in there]
-    return found, remarks
+    return replaced, remarks
 
 
 def alike(path: Path, over: str | None = None) -> list[tuple[str, list[Path]]]:
@@ -77,7 +77,7 @@ def alike(path: Path, over: str | None = None) -> list[tuple[str, list[Path]]]:
 
 
 def collected(status: JobStatus) -> None:
-    """Write what became of a cluster's tasks into the results of their sweep."""
+    """Write the outcome of a cluster's tasks into the results of their sweep."""
     folder = Path((status.job.data or {})["folder"])
     if not is_sweep(folder):
         return

@@ -33,7 +33,7 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """What a task writes about itself."""
+    """A task's own record."""
 
     attempt: int | None
     state: str  # `running` until it has ended; then how it ended
@@ -141,23 +141,23 @@ def jobs_folder(project: Path) -> Path:
 
 def find_job(jobs: Path, name: str) -> Job:
     """Return the job `capture-3`, or `3` for short."""
-    known = _folders(jobs)
-    for folder in known:
+    folders = _folders(jobs)
+    for folder in folders:
         if folder.name == name or (name.isdigit() and _number(folder) == int(name)):
             return read_job(folder)
-    shown = ", ".join(folder.name for folder in known[-5:])
+    shown = ", ".join(folder.name for folder in folders[-5:])
     raise UsageError(f"no job {name!r} in {jobs}", hint=f"the latest: {shown}" if shown else "no job was submitted")
 
 
 def all_jobs(jobs: Path) -> tuple[list[Job], list[str]]:
     """Return every job, oldest first, and why others cannot be read."""
-    found, problems = [], []
+    read_jobs, problems = [], []
     for folder in _folders(jobs):
         try:
-            found.append(read_job(folder))
+            read_jobs.append(read_job(folder))
         except RunError as error:
             problems.append(str(error))
-    return found, problems
+    return read_jobs, problems
 
 
 def _folders(jobs: Path) -> list[Path]:
@@ -183,8 +183,8 @@ def read_job(folder: Path) -> Job:
 def _submitted(job: Job, number: int) -> Attempt:
     """Return the attempt with the Slurm id that submitit's script is named after, if its submission was cut short."""
     scripts = (_SCRIPT.fullmatch(path.name) for path in job.attempt_folder(number).glob("*"))
-    found = next((match[1] for match in scripts if match), None)
-    return replace(job.attempts[number], slurm_id=job.attempts[number].slurm_id or found)
+    slurm_id = next((match[1] for match in scripts if match), None)
+    return replace(job.attempts[number], slurm_id=job.attempts[number].slurm_id or slurm_id)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

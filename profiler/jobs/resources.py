@@ -37,7 +37,7 @@ class SlurmSettings:
 
     def parameters(self) -> dict[str, Any]:
         """Return them as arguments of `submitit.SlurmExecutor.update_parameters`."""
-        given = {name: getattr(self, name) for name in ("partition", "account", "qos", "constraint")} | {
+        values = {name: getattr(self, name) for name in ("partition", "account", "qos", "constraint")} | {
             "gpus_per_node": self.gpus,
             "cpus_per_task": self.cpus,
             "mem": self.memory,
@@ -47,7 +47,7 @@ class SlurmSettings:
             "srun_args": self.cpus and [f"--cpus-per-task={self.cpus}"],
         }
         # Without `time`, submitit sets five minutes.
-        return {name: value for name, value in given.items() if value} | {"time": self.time}
+        return {name: value for name, value in values.items() if value} | {"time": self.time}
 
     def to_json(self) -> dict[str, Any]:
         """Return what is set, by name."""

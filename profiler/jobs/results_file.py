@@ -56,9 +56,9 @@ class ResultsFile:
             if case in cases and other != here:
                 counts[other] += len(repeats)
         for other, count in counts.items():
-            known = self.before.environments.get(other, {})
-            names = [name for name in environment if name in known and known[name] != environment[name]]
-            parts = (f"{name} {known[name]}, here {environment[name]}" for name in names)
+            described = self.before.environments.get(other, {})
+            names = [name for name in environment if name in described and described[name] != environment[name]]
+            parts = (f"{name} {described[name]}, here {environment[name]}" for name in names)
             yield count, "; ".join(parts) or "not described"
 
     def environment(self, environment: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ class SchedulerError(MolprofError):
 
 @dataclass(frozen=True)
 class Sighting:
-    """What Slurm says of a task."""
+    """A task's state as Slurm reports it."""
 
     state: str  # in Slurm's words, such as `PENDING`, `TIMEOUT`
     reason: str = "None"  # why it waits or ended; the text `None` if Slurm gives none
@@ -52,7 +52,7 @@ def check_reachable() -> None:
 
 
 def sightings(slurm_ids: Collection[str]) -> dict[str, Sighting]:
-    """Return what Slurm knows of jobs and their array tasks, by the task's id.
+    """Return the state of jobs and their array tasks as Slurm reports it, by the task's id.
 
     squeue forgets tasks minutes after their end; sacct knows them longer, if accounting is on. SchedulerError if Slurm
     does not answer.
@@ -67,24 +67,24 @@ def sightings(slurm_ids: Collection[str]) -> dict[str, Sighting]:
         if "Invalid job id" not in str(error):
             raise
         text = ""
-    found = {}
+    seen = {}
     for line in text.splitlines():
         name, state, reason = (*line.strip().split("|", 2), "", "")[:3]
         if state:
-            found[name] = Sighting(state, reason)
-    forgotten = set(slurm_ids) - {name.partition("_")[0] for name in found}
+            seen[name] = Sighting(state, reason)
+    forgotten = set(slurm_ids) - {name.partition("_")[0] for name in seen}
     if not forgotten or shutil.which("sacct") is None:
-        return found
+        return seen
     accounted = ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={','.join(sorted(forgotten))}"]
     try:
         text = _ask([*accounted, "--format=JobID,State"])
     except SchedulerError:
-        return found  # accounting is off or down
+        return seen  # accounting is off or down
     for line in text.splitlines():
         name, _, state = line.partition("|")
         if state:
-            found[name] = Sighting(state.split()[0])  # CANCELLED by 1000
-    return found
+            seen[name] = Sighting(state.split()[0])  # CANCELLED by 1000
+    return seen
 
 
 def job_fields(slurm_id: str) -> Mapping[str, str] | None:

@@ -85,17 +85,17 @@ def job_status(job: Job) -> JobStatus:
 
 def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
     """Return the state of several jobs, with one question to Slurm about all tasks whose end is not known yet."""
-    asked = set()
+    open_ids = set()
     for job in jobs:
         seen = job.seen()
         for number in range(len(job.tasks)):
             slurm_id, record = job.slurm_task_id(number), _record(job, number)
             # Nothing that Slurm says could change the states of the others.
             if slurm_id is not None and slurm_id not in seen and (record is None or record.state not in (OK, FAILED)):
-                asked.add(slurm_id.partition("_")[0])
+                open_ids.add(slurm_id.partition("_")[0])
     problem, now = None, dict[str, Sighting]()
     try:
-        now = sightings(asked)
+        now = sightings(open_ids)
     except SchedulerError as error:
         problem = str(error)
     return [_status(job, now, problem) for job in jobs]
@@ -125,7 +125,7 @@ def _record(job: Job, number: int) -> TaskRecord | None:
 def _status(job: Job, now: Mapping[str, Sighting], problem: str | None) -> JobStatus:
     """Return the state of a job. What Slurm says of tasks that ended is kept in the job's folder."""
     ends, tasks = job.seen(), []
-    known = len(ends)
+    count = len(ends)
     for number, task in enumerate(job.tasks):
         record = _record(job, number)  # read after Slurm was asked: it may have ended meanwhile
         slurm_id = job.slurm_task_id(number)
@@ -138,11 +138,11 @@ def _status(job: Job, now: Mapping[str, Sighting], problem: str | None) -> JobSt
                 ends.setdefault(slurm_id, {"state": sighting.state, "reason": sighting.reason})
             end = ends.get(slurm_id, {}).get("state")
             state, message = _judged(record, sighting, end, problem, f"molprof jobs logs {job.id} {number}")
-        own = record or TaskRecord(None, state)
+        kept = record or TaskRecord(None, state)
         tasks.append(
-            TaskStatus(number, task.name, state, message, own.node, own.started, own.ended, own.exit_code, slurm_id)
+            TaskStatus(number, task.name, state, message, kept.node, kept.started, kept.ended, kept.exit_code, slurm_id)
         )
-    if len(ends) > known:
+    if len(ends) > count:
         job.save_seen(ends)
     return JobStatus(job, tuple(tasks), problem)
 
@@ -151,25 +151,25 @@ def _judged(
     record: TaskRecord | None, sighting: Sighting | None, end: str | None, problem: str | None, log: str
 ) -> tuple[str, str | None]:
     """Return a task's state and message, by what it wrote and what Slurm says, now and of its end."""
-    own = record.state if record else None
+    state = record.state if record else None
     message = record.message if record else None
-    if own in (OK, FAILED):
-        return own, message
-    stopped = own is not None and own != "running"
+    if state in (OK, FAILED):
+        return state, message
+    stopped = state is not None and state != "running"
     if sighting is not None and sighting.live:
         if sighting.state == "PENDING":
             waits = None if sighting.reason == "None" else sighting.reason
-            return "pending", f"requeued after it was {own}" if stopped else waits
+            return "pending", f"requeued after it was {state}" if stopped else waits
         if not stopped:
             return "running", None
     if end in _ENDS:
         return _ENDS[end], message
-    if own is not None and stopped:
-        return own, message
+    if state is not None and stopped:
+        return state, message
     if end is not None:  # failed or done for Slurm, and the task did not write it
         return FAILED, f"Slurm says {end}, and the task wrote no reason; see {log}"
     if problem is not None:
-        return "unknown", "it was running" if own == "running" else "it had not started"
+        return "unknown", "it was running" if state == "running" else "it had not started"
     return "lost", "Slurm no longer knows it, and it did not write that it ended"
 
 
@@ -216,4 +216,4 @@ def tasks_document(status: JobStatus) -> Document:
 def _data(status: JobStatus) -> dict[str, Any]:
     head = named(status.job, "id", "kind", "cluster", "created", ("folder", lambda job: str(job.folder)))
     each = zip(status.tasks, objects(status.job.tasks, "arguments", "output"), strict=True)
-    return head | named(status, "finished", "problem") | {"tasks": [vars(task) | asked for task, asked in each]}
+    return head | named(status, "finished", "problem") | {"tasks": [vars(task) | written for task, written in each]}

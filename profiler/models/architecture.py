@@ -88,31 +88,31 @@ def sized(preset: str, size: str, weights: str = TRAINED) -> Architecture:
             f"size {size!r}: the model {preset!r} cannot be resized",
             hint=f"sizes are for the presets: {', '.join(ARCHITECTURES)}",
         )
-    own = ARCHITECTURES[preset]
+    architecture = ARCHITECTURES[preset]
     named = NAMED[preset].get(size.lower())
-    wide = replace(own, shape=named) if named else _numbers(preset, own, size)
-    if found := _problem(own, wide, weights):
-        raise UsageError(f"size {size!r}: {found[0]}", hint=found[1])
+    wide = replace(architecture, shape=named) if named else _numbers(preset, architecture, size)
+    if problem := _problem(architecture, wide, weights):
+        raise UsageError(f"size {size!r}: {problem[0]}", hint=problem[1])
     return wide
 
 
-def _numbers(preset: str, own: Architecture, size: str) -> Architecture:
+def _numbers(preset: str, architecture: Architecture, size: str) -> Architecture:
     accepted = f"use {', '.join(NAMED[preset])} or numbers, such as layers=8,hidden=512: {', '.join(_NUMBERS)}, tied"
-    given = {}
+    numbers = {}
     for part in size.split(","):
         key, sign, value = (text.strip() for text in part.partition("="))
         if not sign:
             raise UsageError(f"no size {size!r} of {preset!r}", hint=accepted)
-        if key in given:
+        if key in numbers:
             raise UsageError(f"size {size!r} gives {key} twice", hint=accepted)
         if key == "tied" and value in _TIED:
-            given[key] = _TIED[value]
+            numbers[key] = _TIED[value]
         elif key in _NUMBERS and value.isascii() and value.isdigit() and len(value) <= _DIGITS and int(value) > 0:
-            given[key] = int(value)
+            numbers[key] = int(value)
         else:
             raise UsageError(f"size {size!r}: cannot use {part.strip()!r}", hint=accepted)
-    tied = bool(given.pop("tied", True))
-    return replace(own, shape=replace(own.shape, **given), tied=tied)
+    tied = bool(numbers.pop("tied", True))
+    return replace(architecture, shape=replace(architecture.shape, **numbers), tied=tied)
 
 
 def key_value_heads(narrow: Shape, wide: Shape) -> int:
@@ -120,19 +120,19 @@ def key_value_heads(narrow: Shape, wide: Shape) -> int:
 
     A narrow key-value head that serves more query heads than a wide one is repeated.
     """
-    served, places = narrow.heads // narrow.kv_heads, wide.heads // wide.kv_heads
-    return narrow.kv_heads * -(-served // places)
+    served, wide_served = narrow.heads // narrow.kv_heads, wide.heads // wide.kv_heads
+    return narrow.kv_heads * -(-served // wide_served)
 
 
-def _problem(own: Architecture, size: Architecture, weights: str) -> tuple[str, str] | None:
+def _problem(architecture: Architecture, size: Architecture, weights: str) -> tuple[str, str] | None:
     """Return what is wrong with a size, and what to do."""
-    narrow, wide = own.shape, size.shape
+    narrow, wide = architecture.shape, size.shape
     if wide.heads % wide.kv_heads:
         problem = f"{wide.heads} heads cannot share {wide.kv_heads} key-value heads evenly"
         return problem, "make heads a multiple of kv_heads"
     if wide.head_dim % 2:
         return f"rotary embedding requires pairs, but head_dim is {wide.head_dim}", "use an even head_dim"
-    if own.family == "llama" and wide.hidden % wide.heads:
+    if architecture.family == "llama" and wide.hidden % wide.heads:
         problem = f"transformers' LLaMA requires hidden {wide.hidden} to be a multiple of heads {wide.heads}"
         return problem, f"use for example hidden={-(-wide.hidden // wide.heads) * wide.heads}"
     if weights == RANDOM:

@@ -107,14 +107,14 @@ def fill(
     from molprof.profiler.models.widening import widen
 
     tensors = load_file(str(path))
-    own = ARCHITECTURES[header.preset]
+    architecture = ARCHITECTURES[header.preset]
     with torch.device("meta"):
-        narrow = build(config(own, len(header.ids) + 1, 0, 0)).state_dict()
+        narrow = build(config(architecture, len(header.ids) + 1, 0, 0)).state_dict()
     wanted = {name: tensor.shape for name, tensor in narrow.items() if name != OUTPUT}  # tied to the embedding
-    found = {name: tensor.shape for name, tensor in tensors.items()}
-    if found != wanted:
-        unlike = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    if shapes != wanted:
+        unlike = sorted(name for name in {*shapes, *wanted} if shapes.get(name) != wanted.get(name))
         raise RunError(
             f"{path} does not fit the architecture; these weights differ: {', '.join(unlike)}", hint=_REINSTALL
         )
-    widen(model, tensors, ids, own.shape, wide, report)
+    widen(model, tensors, ids, architecture.shape, wide, report)

@@ -95,7 +95,7 @@ def load(settings: CaptureSettings, report: Report = lambda layer, layers: None,
 
 
 def load_target(name: str) -> ProcessorTarget:
-    """Load what a processor needs of a tokenizer without a model.
+    """Return the parts of a tokenizer that a processor needs, without loading a model.
 
     Logits are as wide as the preset's, or as the vocabulary.
     """
@@ -119,8 +119,8 @@ def export(settings: CaptureSettings, folder: Path, report: Report = lambda laye
     loaded = load(settings, report)
     head = loaded.model.get_output_embeddings().weight
     head.data = head.data.contiguous()  # on a CPU it is stored by columns, as no file can hold it
-    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as place, _quiet():
-        part = Path(place, "model")
+    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch, _quiet():
+        part = Path(scratch, "model")
         loaded.model.save_pretrained(part)
         loaded.tokenizer.save_pretrained(part)
         mode = (part / "config.json").stat().st_mode

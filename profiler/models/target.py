@@ -1,4 +1,4 @@
-"""What logits processors see of a model: its logits, and the bytes of each token."""
+"""A logits processor's view of a model: its logits, and the bytes of each token."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TokenBytes:
 
     @cached_property
     def _hash(self) -> int:
-        """Once: what is kept for a vocabulary is looked up for each batch, and 150,000 hashes take milliseconds."""
+        """The hash, computed once: each batch looks up caches by vocabulary, and 150,000 hashes take milliseconds."""
         return hash((self.pieces, self.special, self.size))
 
     def of(self, token: int) -> bytes:
@@ -61,19 +61,19 @@ class TokenBytes:
 
     def containing(self, characters: bytes) -> list[int]:
         """Ids of the tokens that contain any of these ASCII characters, ascending."""
-        found: list[int] = np.flatnonzero(self._counts(characters)).tolist()
-        return found
+        ids: list[int] = np.flatnonzero(self._counts(characters)).tolist()
+        return ids
 
     def made_of(self, characters: bytes) -> list[int]:
         """Ids of the non-empty tokens made of these ASCII characters only, ascending."""
         _, lengths = self.flat
-        found: list[int] = np.flatnonzero((lengths > 0) & (self._counts(characters) == lengths)).tolist()
-        return found
+        ids: list[int] = np.flatnonzero((lengths > 0) & (self._counts(characters) == lengths)).tolist()
+        return ids
 
 
 @dataclass(frozen=True)
 class ProcessorTarget:
-    """What a processor is made for."""
+    """The model and tokenizer that a processor is made for."""
 
     tokenizer: PreTrainedTokenizerFast
     table: TokenBytes
@@ -86,14 +86,14 @@ class ProcessorTarget:
     @cached_property
     def vocabulary(self) -> dict[str, int]:
         """Ids by the tokenizer's own text of each token, which takes 0.1 s to ask for."""
-        found: dict[str, int] = self.tokenizer.get_vocab()
-        return found
+        ids: dict[str, int] = self.tokenizer.get_vocab()
+        return ids
 
     def padding_columns(self) -> list[int]:
         """Columns of the logits that stand for no token: between the vocabulary and the padded width."""
         ids = np.fromiter(self.vocabulary.values(), np.int64, len(self.vocabulary))
-        found: list[int] = np.setdiff1d(np.arange(self.logits_width), ids, assume_unique=True).tolist()
-        return found
+        columns: list[int] = np.setdiff1d(np.arange(self.logits_width), ids, assume_unique=True).tolist()
+        return columns
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerFast) -> TokenBytes:

@@ -86,15 +86,15 @@ _ACCEPTED = f"use a preset ({', '.join(VOCABULARIES)}), a folder with a {_FILE},
 
 def preset_tokenizer(name: str) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a preset, converted once and then read from the user's cache."""
-    made = None if name in VOCABULARIES and _is_kept(_stored(name)) else _preset_backend(name)
+    backend = None if name in VOCABULARIES and _is_kept(_stored(name)) else _preset_backend(name)
     with suppress(Exception):  # the tokenizers library raises bare Exception on a damaged file
         if _is_kept(_stored(name)):
             return _wrapped(name, tokenizer_file=str(_stored(name)))
-    return _wrapped(name, tokenizer_object=_preset_backend(name) if made is None else made)
+    return _wrapped(name, tokenizer_object=_preset_backend(name) if backend is None else backend)
 
 
 def _wrapped(name: str, **backend: Any) -> PreTrainedTokenizerFast:
-    """Return a file takes half as long as an object, which transformers copies."""
+    """Return the tokenizer. A file loads in half the time of an object, which transformers copies."""
     from transformers import PreTrainedTokenizerFast
 
     vocabulary = VOCABULARIES[name]

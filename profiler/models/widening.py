@@ -74,14 +74,14 @@ def query_heads(narrow: Shape, wide: Shape) -> tuple[Tensor, Tensor]:
 
     Runs of query heads share a key-value head (transformers' `repeat_kv`). A run longer than a wide one is cut.
     """
-    run, places = narrow.heads // narrow.kv_heads, wide.heads // wide.kv_heads
+    run, wide_run = narrow.heads // narrow.kv_heads, wide.heads // wide.kv_heads
     cuts = [
-        (group, range(group * run + first, min(group * run + first + places, (group + 1) * run)))
+        (group, range(group * run + first, min(group * run + first + wide_run, (group + 1) * run)))
         for group in range(narrow.kv_heads)
-        for first in range(0, run, places)
+        for first in range(0, run, wide_run)
     ]
     chosen = [cuts[index % len(cuts)] for index in range(wide.kv_heads)]
-    queries = [heads[index % len(heads)] for _, heads in chosen for index in range(places)]
+    queries = [heads[index % len(heads)] for _, heads in chosen for index in range(wide_run)]
     return torch.tensor(queries), torch.tensor([group for group, _ in chosen])
 
 

@@ -47,7 +47,7 @@ def constraints_of(body: Body) -> list[str]:
 
 
 def without_constraints(body: Body) -> Body:
-    """Return the request without what constrains it. Tools stay in the prompt: none may be called."""
+    """Return the request without its constraints. Tools stay in the prompt: none may be called."""
     names = constraints_of(body)
     left = {name: value for name, value in body.items() if name not in names and not (names and name in _BESIDE)}
     if "tool_choice" in names:
@@ -58,17 +58,17 @@ def without_constraints(body: Body) -> Body:
 
 
 def read_bodies(path: Path, count: int | None) -> Iterator[tuple[int, str, Body]]:
-    """Yield of each request of a file, or of the first, its line, its path and its body, without how it is streamed.
+    """Yield line, path and body of each request of a file, or of the first `count`, without options of streaming.
 
     Raises UsageError where a line is none, or the file has none.
     """
     refuse_stream(path)
-    found = 0
+    count_read = 0
     for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), start=1):
-        if line.strip() and found != count:
-            found += 1
+        if line.strip() and count_read != count:
+            count_read += 1
             yield number, *_parsed(f"{path}, line {number}", line)
-    if not found:
+    if not count_read:
         raise UsageError(f"{path} has no requests", hint="one JSON object a line")
 
 
@@ -92,16 +92,16 @@ def _parsed(where: str, line: str) -> tuple[str, Body]:
         if value is not None and not isinstance(value, kind):
             kinds = "list" if kind is list else "object"
             raise UsageError(f"{where}: {name} is no {kinds}: {shortened(json.dumps(value))}", hint)
-    own = CHAT if "messages" in body else COMPLETIONS
-    if url not in (None, own):
-        raise UsageError(f"{where}: a body for {own} with the url {shortened(str(url))!r}", hint)
+    path = CHAT if "messages" in body else COMPLETIONS
+    if url not in (None, path):
+        raise UsageError(f"{where}: a body for {path} with the url {shortened(str(url))!r}", hint)
     if (
         body.get("n", 1) not in (None, 1)
         or body.get("best_of", 1) not in (None, 1)
         or isinstance(body.get("prompt"), list)
     ):
         raise UsageError(f"{where} asks for several answers", "one prompt and one answer for each request")
-    return own, {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+    return path, {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
 
 
 def most_tokens(body: Body) -> int | None:
@@ -120,22 +120,22 @@ def text_of(body: Body) -> str:
 
 
 def constraint_text(body: Body) -> tuple[Kind, str] | None:
-    """Return the kind and text of what an answer is to keep to, where it is one of these and can be judged."""
+    """Return the kind and text of an answer's constraint, if it is of a kind that can be judged."""
     form, outputs = body.get("response_format") or {}, body.get("structured_outputs") or {}
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "schema": outputs.get("json") or body.get("guided_json") or body.get("json_schema"),
         "regex": outputs.get("regex") or body.get("guided_regex") or body.get("regex"),
         "choices": outputs.get("choice") or body.get("guided_choice"),
     }
     if form.get("type") == "json_schema":
-        given["schema"] = (form.get("json_schema") or {}).get("schema")
+        values["schema"] = (form.get("json_schema") or {}).get("schema")
     elif form.get("type") == "json_object" or outputs.get("json_object"):
-        given["schema"] = given["schema"] or {"type": "object"}
-    if (schema := given["schema"]) is not None and schema is not True:
+        values["schema"] = values["schema"] or {"type": "object"}
+    if (schema := values["schema"]) is not None and schema is not True:
         return "schema", schema if isinstance(schema, str) else json.dumps(schema)
-    if given["regex"] is not None:
-        return "regex", str(given["regex"])
-    choices = given["choices"]
+    if values["regex"] is not None:
+        return "regex", str(values["regex"])
+    choices = values["choices"]
     if isinstance(choices, list) and not any("," in str(choice) for choice in choices):
         return "choices", ",".join(map(str, choices))
     return None

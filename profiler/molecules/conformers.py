@@ -63,8 +63,8 @@ def reference_conformers() -> tuple[tuple[str, tuple[Position, ...]], ...]:
 def built_in_conformers(count: int | None = None) -> Conformers:
     """Return packaged conformers of the first `count` built-in molecules (None: all)."""
     pairs = enumerate(reference_conformers()[:count], start=1)
-    found = tuple(Conformer(line, split_atoms(smiles), positions) for line, (smiles, positions) in pairs)
-    return Conformers("ETKDG conformers of the built-in molecules", found, ())
+    conformers = tuple(Conformer(line, split_atoms(smiles), positions) for line, (smiles, positions) in pairs)
+    return Conformers("ETKDG conformers of the built-in molecules", conformers, ())
 
 
 def holds_texts(path: Path) -> bool:
@@ -187,8 +187,8 @@ def _of_molecule(line: int, block: str) -> Conformer | str:
         return "the record has no atoms"
     if not mol.GetNumConformers() or not mol.GetConformer().Is3D():
         return "the record has no 3D coordinates"
-    found = atoms_in_order(mol)
-    return "its SMILES does not name every atom of the record" if found is None else Conformer(line, *found)
+    atoms = atoms_in_order(mol)
+    return "its SMILES does not name every atom of the record" if atoms is None else Conformer(line, *atoms)
 
 
 def _xyz(lines: list[str]) -> Iterator[Found]:

@@ -44,13 +44,13 @@ class MoleculeFile:
     """The molecules of a file."""
 
     entries: tuple[MoleculeEntry, ...]
-    place: str  # what `Entry.number` counts: line, row or entry
+    unit: str  # what `Entry.number` counts: line, row or entry
 
 
 class _CellRows(NamedTuple):
-    """A file as cells: of each row its number and its cells, the name in the second where columns have no names."""
+    """A file as cells: the number and cells of each row; without heads, the second cell is the molecule's name."""
 
-    place: str
+    unit: str
     heads: Sequence[str]  # names of the columns; empty: they have none
     rows: Sequence[tuple[int, Sequence[Any]]]
 
@@ -64,24 +64,24 @@ def molecules_of(source: str) -> MoleculeFile:
     """
     path, column = split_column(source)
     refuse_stream(path)
-    found = _read(path, column)
-    widest = max((len(cells) for _, cells in found.rows), default=0)
-    if column is not None and (found.place == "line" or widest < 2) and not found.heads:
-        raise UsageError(f"{path} has one SMILES per {found.place} and no columns", f"leave out :{column}")
-    heads = found.heads or [str(number) for number in range(1, widest + 1)]
+    cell_rows = _read(path, column)
+    widest = max((len(cells) for _, cells in cell_rows.rows), default=0)
+    if column is not None and (cell_rows.unit == "line" or widest < 2) and not cell_rows.heads:
+        raise UsageError(f"{path} has one SMILES per {cell_rows.unit} and no columns", f"leave out :{column}")
+    heads = cell_rows.heads or [str(number) for number in range(1, widest + 1)]
     at = _column(path, heads, column) or 0
-    named = _name_column(found.heads, at) if found.heads else (1 if at == 0 else None)
+    named = _name_column(cell_rows.heads, at) if cell_rows.heads else (1 if at == 0 else None)
     entries = []
-    for number, cells in found.rows:
+    for number, cells in cell_rows.rows:
         text = cells[at] if at < len(cells) else None
         name = str(cells[named]) if named is not None and named < len(cells) else ""
         if text is not None and not isinstance(text, str):
             raise UsageError(
-                f"{path}, {found.place} {number}: expected a SMILES, found {type(text).__name__}", hint=_FORMS
+                f"{path}, {cell_rows.unit} {number}: expected a SMILES, found {type(text).__name__}", hint=_FORMS
             )
         text = (text or "").strip()
         entries.append(MoleculeEntry(number, text, name, None if text else f"no SMILES in column {heads[at]}"))
-    return MoleculeFile(tuple(entries), found.place)
+    return MoleculeFile(tuple(entries), cell_rows.unit)
 
 
 def split_column(source: str) -> tuple[Path, str | None]:
@@ -109,9 +109,9 @@ def _read(path: Path, column: str | None) -> _CellRows:
         return _CellRows(
             "line", (), [(number, line.split(maxsplit=1)) for number, line in lines if line.lstrip()[0] != "#"]
         )
-    found = _list([_parsed(path, line, number) for number, line in lines])
+    cell_rows = _list([_parsed(path, line, number) for number, line in lines])
     return _CellRows(
-        "line", found.heads, [(number, row) for (number, _), (_, row) in zip(lines, found.rows, strict=True)]
+        "line", cell_rows.heads, [(number, row) for (number, _), (_, row) in zip(lines, cell_rows.rows, strict=True)]
     )
 
 
@@ -133,7 +133,7 @@ def _table(path: Path, text: str, separator: str, column: str | None) -> _CellRo
 
 
 def _column(path: Path, heads: Sequence[str], column: str | None) -> int | None:
-    """Return the place of the column with SMILES; None where no name tells it."""
+    """Return the index of the column with SMILES; None where no name shows it."""
     folded = [head.casefold() for head in heads]
     if column is not None:
         for wanted, names in ((column, list(heads)), (column.casefold(), folded)):
@@ -144,9 +144,9 @@ def _column(path: Path, heads: Sequence[str], column: str | None) -> int | None:
         raise UsageError(f"{path} has no column {column!r}", hint=f"columns: {shortened(', '.join(heads)) or 'none'}")
     if _SMILES in folded:
         return folded.index(_SMILES)
-    like = [place for place, head in enumerate(folded) if _SMILES in head]
+    like = [index for index, head in enumerate(folded) if _SMILES in head]
     if len(like) > 1:
-        several = ", ".join(heads[place] for place in like)
+        several = ", ".join(heads[index] for index in like)
         raise UsageError(f"{path} has several columns of SMILES: {several}", hint=f"{path}:{heads[like[0]]}")
     return like[0] if like else None
 

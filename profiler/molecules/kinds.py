@@ -70,10 +70,10 @@ def classify(tokens: Sequence[int], table: TokenBytes, eos: frozenset[int], form
     kinds, blocks, begin = "", [], 0
     for piece in pieces:
         end = begin + len(piece)
-        place = bisect_right(starts, begin) - 1
-        inside = place >= 0 and begin < spans[place].end
-        kinds += _kind(begin, end, spans[place]) if inside else "c"
-        blocks.append(place if kinds[-1] != "c" else -1)
+        index = bisect_right(starts, begin) - 1
+        inside = index >= 0 and begin < spans[index].end
+        kinds += _kind(begin, end, spans[index]) if inside else "c"
+        blocks.append(index if kinds[-1] != "c" else -1)
         begin = end
     if ended:
         kinds += "e"

@@ -95,13 +95,13 @@ def candidates(integer_digits: int, decimals: int) -> list[str]:
     """
     sizes = itertools.product(range(1, integer_digits + 1), range(1, decimals + _EXTRA_DECIMALS + 1))
     shapes = ["0" * before + "." + "0" * after for before, after in sizes]
-    found = {}
+    order_of = {}
     for first, last, count, signs in itertools.product(shapes, shapes, (1, 2), _SIGNS):
         numbers = [first] * (3 - count) + [last] * count
         text = ",".join(sign + number for sign, number in zip(signs, numbers, strict=True))
         beyond = any(len(shape.split(".")[1]) > decimals for shape in (first, last))
-        found[text] = (beyond, first != last, text.count("-"), len(text), text)
-    return sorted(found, key=found.__getitem__)
+        order_of[text] = (beyond, first != last, text.count("-"), len(text), text)
+    return sorted(order_of, key=order_of.__getitem__)
 
 
 def offsets(tokenizer: AnyTokenizer, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
@@ -139,14 +139,14 @@ def fits(
 
 def _inside(tokenizer: AnyTokenizer, blocks: Sequence[str], form: TextFormat) -> list[tuple[int, int]]:
     """Per block, tokens inside its brackets, and how many of its ends (0 to 2) merge with a bracket."""
-    found = []
+    counts = []
     before, after = _ATOM + form.block_open, form.block_close + _ATOM
     for text, spans in zip(blocks, offsets(tokenizer, [f"{before}{text}{after}" for text in blocks]), strict=True):
         start, end = len(before), len(before) + len(text)
         inside = [(begin, stop) for begin, stop in spans if start <= begin < stop <= end]
         merged = 2 if not inside else (inside[0][0] > start) + (inside[-1][1] < end)
-        found.append((len(inside), merged if text else 0))
-    return found
+        counts.append((len(inside), merged if text else 0))
+    return counts
 
 
 def needs(

@@ -47,7 +47,7 @@ class Message(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Constraint:
-    """What all answers keep to, or one of them."""
+    """A constraint of all answers, or of one."""
 
     kind: Kind
     text: str  # of choices, each after a comma but the first
@@ -71,15 +71,15 @@ class _PromptLine(Struct, frozen=True):
 
     def constraints(self) -> list[Constraint]:
         """Raise UsageError for choices that cannot be told apart."""
-        found: list[Constraint] = (
+        constraints: list[Constraint] = (
             [] if self.schema is None else [Constraint("schema", json.encode(self.schema).decode())]
         )
-        found += [] if self.regex is None else [Constraint("regex", self.regex)]
+        constraints += [] if self.regex is None else [Constraint("regex", self.regex)]
         if self.choices is not None:
             if not self.choices or any("," in text or not text for text in self.choices):
                 raise UsageError(f"choices {self.choices} are empty, or have a comma", hint="a list of texts without")
-            found.append(Constraint("choices", ",".join(self.choices)))
-        return found + ([] if self.grammar is None else [Constraint("grammar", self.grammar)])
+            constraints.append(Constraint("choices", ",".join(self.choices)))
+        return constraints + ([] if self.grammar is None else [Constraint("grammar", self.grammar)])
 
 
 @dataclass(frozen=True)
@@ -117,24 +117,24 @@ class Prompts:
 
 
 def read_inputs(settings: CaptureSettings) -> Prompts:
-    """Return the prompts that a capture is asked for. Raises what `read_prompts` and `read_texts` raise."""
+    """Return the prompts of a capture. Raises the errors of `read_prompts` and `read_texts`."""
     if settings.requests is not None:
-        found = read_requests(Path(settings.requests), settings.count)
+        prompts = read_requests(Path(settings.requests), settings.count)
     elif settings.prompts is not None:
-        found = read_texts(Path(settings.prompts), settings.count)
+        prompts = read_texts(Path(settings.prompts), settings.count)
     else:
-        found = read_prompts(
+        prompts = read_prompts(
             None if settings.smiles is None else Path(settings.smiles),
             settings.count,
             settings.strict,
             settings.text_format,
         )
-    found = repeated(found, settings.generations)
+    prompts = repeated(prompts, settings.generations)
     if settings.fill:
-        batches = -(-max(len(found.prompts), settings.count or 0) // settings.batch_size)
-        whole = itertools.islice(itertools.cycle(found.prompts), batches * settings.batch_size)
-        found = replace(found, prompts=tuple(whole))
-    return found
+        batches = -(-max(len(prompts.prompts), settings.count or 0) // settings.batch_size)
+        whole = itertools.islice(itertools.cycle(prompts.prompts), batches * settings.batch_size)
+        prompts = replace(prompts, prompts=tuple(whole))
+    return prompts
 
 
 def read_prompts(path: Path | None, count: int | None, strict: bool = False, form: TextFormat = DEFAULT) -> Prompts:
@@ -153,13 +153,13 @@ def read_prompts(path: Path | None, count: int | None, strict: bool = False, for
     prompts: list[Prompt] = []
     skipped: list[Skipped] = []
     if path is None:
-        found = MoleculeFile(
+        molecules = MoleculeFile(
             tuple(MoleculeEntry(number, text, "") for number, text in enumerate(built_in(), start=1)), "line"
         )
     else:
         require_rdkit(f"reading SMILES of {path}")
-        found = molecules_of(str(path))
-    for entry in found.entries:
+        molecules = molecules_of(str(path))
+    for entry in molecules.entries:
         if len(prompts) == count:
             break
         try:
@@ -170,16 +170,16 @@ def read_prompts(path: Path | None, count: int | None, strict: bool = False, for
         except UsageError as problem:
             if strict:
                 hint = "correct it, or leave out --strict"
-                raise UsageError(f"{source}, {found.place} {entry.number}: {problem}", hint) from None
-            skipped.append(Skipped(entry.number, entry.text, str(problem), found.place))
+                raise UsageError(f"{source}, {molecules.unit} {entry.number}: {problem}", hint) from None
+            skipped.append(Skipped(entry.number, entry.text, str(problem), molecules.unit))
             continue
         prompts.append(Prompt(entry.number, entry.name, form.prompt_of(read.smiles), read))
     if not prompts:
         why, hint = "has no molecules", "one SMILES per line, optionally followed by a name; or CSV, TSV, JSON, pickle"
         if skipped:
             shown = repr(shortened(skipped[0].text))
-            why = f"has no molecule that RDKit can read; {found.place} {skipped[0].line}: {shown}"
-        if found.place != "line":
+            why = f"has no molecule that RDKit can read; {molecules.unit} {skipped[0].line}: {shown}"
+        if molecules.unit != "line":
             hint = f"name the column with SMILES: {source.partition(':')[0]}:COLUMN"
         raise UsageError(f"{source} {why}", hint)
     return Prompts(tuple(prompts), tuple(skipped), source, count)
@@ -208,17 +208,17 @@ def read_requests(path: Path, count: int | None) -> Prompts:
 
     Raises UsageError as `read_bodies`.
     """
-    found = tuple(
+    prompts = tuple(
         Prompt(number, "", text_of(body), None, (), whole_of_body(body), body)
         for number, _, body in read_bodies(path, count)
     )
-    return Prompts(found, (), str(path), count, "request")
+    return Prompts(prompts, (), str(path), count, "request")
 
 
 def whole_of_body(body: Body) -> Constraint | None:
     """Return the constraint of an answer to a request, where it can be judged."""
-    found = constraint_text(body)
-    return None if found is None else Constraint(*found)
+    kind_and_text = constraint_text(body)
+    return None if kind_and_text is None else Constraint(*kind_and_text)
 
 
 def _text_prompt(path: Path, number: int, line: str) -> Prompt:
@@ -228,15 +228,15 @@ def _text_prompt(path: Path, number: int, line: str) -> Prompt:
 def _json_prompt(path: Path, number: int, line: str) -> Prompt:
     hint = 'such as {"prompt": "Hello"} or {"messages": [{"role": "user", "content": "Hello"}]}'
     try:
-        found = json.decode(line, type=_PromptLine)
+        prompt = json.decode(line, type=_PromptLine)
     except (MsgspecError, UnicodeEncodeError, RecursionError) as problem:
         raise UsageError(f"{path}, line {number}: {shortened(str(problem))}", hint) from None
     _check_keys(f"{path}, line {number}", json.decode(line))
-    if bool(found.prompt) == bool(found.messages):
+    if bool(prompt.prompt) == bool(prompt.messages):
         raise UsageError(f"{path}, line {number} has not one of prompt and messages", hint)
-    if len(own := found.constraints()) > 1:
+    if len(own := prompt.constraints()) > 1:
         raise UsageError(f"{path}, line {number} has {own[0].kind} and {own[1].kind}", "one constraint for each prompt")
-    return Prompt(number, "", found.prompt or "", None, found.messages, own[0] if own else None)
+    return Prompt(number, "", prompt.prompt or "", None, prompt.messages, own[0] if own else None)
 
 
 def _check_keys(where: str, line: dict[str, Any]) -> None:
@@ -244,10 +244,10 @@ def _check_keys(where: str, line: dict[str, Any]) -> None:
 
     A record's number or source changes nothing.
     """
-    known = _PromptLine.__struct_fields__
+    keys_read = _PromptLine.__struct_fields__
     for key in line:
-        if key not in known and (key in _OF_REQUESTS or get_close_matches(key, known, cutoff=_MISSPELT)):
-            hint = f"{', '.join(known)}; molprof attach --requests takes requests as they are"
+        if key not in keys_read and (key in _OF_REQUESTS or get_close_matches(key, keys_read, cutoff=_MISSPELT)):
+            hint = f"{', '.join(keys_read)}; molprof attach --requests takes requests as they are"
             raise UsageError(f"{where} has {shortened(key)!r}, which is not read", hint)
     for message in line.get("messages") or ():
         if keys := [key for key in message if key in _OF_MESSAGES]:
@@ -289,17 +289,17 @@ def _chat(prompt: Prompt, tokenizer: PreTrainedTokenizerFast) -> str:
     return text.removeprefix(first) if tokenizer("")["input_ids"] == [tokenizer.bos_token_id] else text
 
 
-def _message(given: Any) -> Any:
+def _message(message: Any) -> Any:
     """Return a message of a request as servers give it to templates.
 
     Texts of its parts joined, arguments as objects.
     """
-    found = dict(given)
-    if isinstance(parts := found.get("content"), list):
-        found["content"] = "\n".join(str(part["text"]) for part in parts)
-    if calls := found.get("tool_calls"):
-        found["tool_calls"] = [{**call, "function": _called(call["function"])} for call in calls]
-    return found
+    joined = dict(message)
+    if isinstance(parts := joined.get("content"), list):
+        joined["content"] = "\n".join(str(part["text"]) for part in parts)
+    if calls := joined.get("tool_calls"):
+        joined["tool_calls"] = [{**call, "function": _called(call["function"])} for call in calls]
+    return joined
 
 
 def _called(function: Any) -> Any:

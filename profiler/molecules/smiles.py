@@ -26,7 +26,7 @@ Position = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Molecule:
-    """One molecule, cut into its atoms and what stands between them."""
+    """One molecule, cut into its atoms and the texts between them."""
 
     smiles: str  # canonical, without hydrogens
     atoms: tuple[str, ...]  # in brackets, in the order of `smiles`: heavy ones, and hydrogens that RDKit keeps
@@ -112,8 +112,8 @@ def read_positions(text: str) -> list[Position | None]:
 
     None for a block that does not begin with three decimal numbers.
     """
-    found = (DEFAULT.triple.match(text[start:end]) for start, end in DEFAULT.spans(text))
-    return [None if match is None else position_of(match) for match in found]
+    matches = (DEFAULT.triple.match(text[start:end]) for start, end in DEFAULT.spans(text))
+    return [None if match is None else position_of(match) for match in matches]
 
 
 def position_of(triple: re.Match[str]) -> Position:

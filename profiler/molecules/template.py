@@ -66,8 +66,8 @@ def free_flags(text: str, offsets: Sequence[tuple[int, int]], form: TextFormat =
 
 def default_threads() -> int:
     """`SLURM_CPUS_PER_TASK`, else half the cores plus one; at most 8."""
-    given = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    wanted = int(given) if given.isdigit() and int(given) > 0 else (os.cpu_count() or 1) // 2 + 1
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    wanted = int(cpus) if cpus.isdigit() and int(cpus) > 0 else (os.cpu_count() or 1) // 2 + 1
     return min(wanted, MOST_THREADS)
 
 

@@ -1,4 +1,4 @@
-"""What a call of `generate` is asked to do to the tokens, beside its logits processors; calls without any of it."""
+"""Constraints in the arguments of a call of `generate`, beside logits processors; and calls without them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _LONGEST = 60
 
 
 def constraints_of(call: GenerateCall) -> dict[str, str]:
-    """Return what arguments of a call and its generation config ask of the tokens or of the end of answers, by name.
+    """Return by name the arguments of a call and its generation config that constrain tokens or the end of answers.
 
     Values as JSON, long ones as their number and a digest; functions and objects by their names.
     """
     samples = bool(config_value(call, "do_sample"))
-    found = {name: value for name in _NAMES if not _is_off(name, value := config_value(call, name))}
-    known = active(found, samples) | {name: value for name, value in found.items() if name not in PASSED_ON}
-    return {name: _told(value) for name, value in sorted(known.items())}
+    values = {name: value for name in _NAMES if not _is_off(name, value := config_value(call, name))}
+    constraining = active(values, samples) | {name: value for name, value in values.items() if name not in PASSED_ON}
+    return {name: _told(value) for name, value in sorted(constraining.items())}
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def without_processors(heard: Callable[[str], None]) -> Iterator[None]:
 
 
 def _switch_off(bound: inspect.BoundArguments) -> Iterator[str]:
-    """Take the constraint out of the arguments of a call, and give what it was."""
+    """Remove the constraint from the arguments of a call, and yield the name of each part."""
     more = bound.arguments.get("kwargs", {})
     for item in bound.arguments.pop("logits_processor", None) or more.pop("logits_processor", None) or ():
         yield f"{type(item).__name__} (logits_processor)"
@@ -82,11 +82,11 @@ def _switch_off(bound: inspect.BoundArguments) -> Iterator[str]:
     config = bound.arguments.get("generation_config")
     if config is None or isinstance(config, dict):
         return
-    asked = [name for name in _CONSTRAINING if not _is_off(name, getattr(config, name, None))]
-    if asked:
+    constraining = [name for name in _CONSTRAINING if not _is_off(name, getattr(config, name, None))]
+    if constraining:
         config = bound.arguments["generation_config"] = copy.deepcopy(config)
         usual = type(config)()
-        for name in asked:
+        for name in constraining:
             setattr(config, name, getattr(usual, name, None))
             yield f"{name} (generation_config)"
 

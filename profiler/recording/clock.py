@@ -91,10 +91,10 @@ class CallTimes:
     def phases_ns(self) -> list[Counter[str]]:
         """Time by phase of each step; a gap is a phase of the step before it."""
         steps: list[Counter[str]] = []
-        for (place, begin), (_, end) in pairwise(self.marks):
-            if place == 0:
+        for (phase, begin), (_, end) in pairwise(self.marks):
+            if phase == 0:
                 steps.append(Counter())
-            name = BETWEEN if place == _GAP else "prefill" if place == 0 and len(steps) == 1 else STEP_PHASES[place]
+            name = BETWEEN if phase == _GAP else "prefill" if phase == 0 and len(steps) == 1 else STEP_PHASES[phase]
             steps[-1][name] += end - begin
         return steps
 
@@ -284,7 +284,7 @@ class Clock(Marks):
 
     @property
     def kept(self) -> RecordedSteps | None:
-        """What was recorded, or else of a call that did not return."""
+        """The recorded steps, or those of a call that did not return."""
         return self.recorded or self.cut
 
     @property
@@ -311,15 +311,15 @@ class Clock(Marks):
         for call, steps in zip(self.calls, each, strict=True):
             phases["setup"] += call.setup_ns
             times = []
-            for step, found in enumerate(steps):
+            for step, spent in enumerate(steps):
                 if step in call.profiled:
-                    place = len(steps_ns)
-                    alike = _alike(timed[place], step) or [item for other in timed for item in _alike(other, step)]
+                    number = len(steps_ns)
+                    alike = _alike(timed[number], step) or [item for other in timed for item in _alike(other, step)]
                     if not alike:
                         return None
-                    found = Counter({name: round(median(item[name] for item in alike)) for name in set().union(*alike)})
-                phases.update(found)
-                times.append(sum(time for name, time in found.items() if name != BETWEEN))
+                    spent = Counter({name: round(median(item[name] for item in alike)) for name in set().union(*alike)})
+                phases.update(spent)
+                times.append(sum(time for name, time in spent.items() if name != BETWEEN))
             steps_ns.append(times)
         if wall_ns is None:
             for before, after in pairwise(self.calls):
@@ -346,9 +346,9 @@ class Clock(Marks):
 
     def _end_each(self, now: int) -> None:
         if self._each is not None and self._call is not None:
-            place, began = self._each
+            index, began = self._each
             if self._call.steps - 1 not in self._call.profiled:
-                self._call.each_ns[place] += now - began
+                self._call.each_ns[index] += now - began
             self._each = None
 
     def _record(self, step: int) -> None:

@@ -109,13 +109,13 @@ class FunctionSampler:
         return self._found() if self._phases else None
 
     def _run(self) -> None:
-        own = random.Random(0)  # the program's numbers stay as they are
+        generator = random.Random(0)  # the program's numbers stay as they are
         while True:
             self._wakes.wait()
             if self._closed:
                 break
             phase, sampled = self._phases, self._sampled
-            due_ns = self._began_ns + own.random() * self._interval_ns
+            due_ns = self._began_ns + generator.random() * self._interval_ns
             while sampled is not None:
                 time.sleep(max(0.0, due_ns - time.perf_counter_ns()) / 1e9)
                 now_ns, frame = time.perf_counter_ns(), sys._current_frames().get(sampled)
@@ -140,34 +140,34 @@ class FunctionSampler:
 
     def _add(self, frame: FrameType | None, count: int) -> None:
         """Add `count` samples of what runs in the innermost frame, and around it up to what runs the phase."""
-        base, found, is_own = self._base, list[tuple[CodeType, int]](), False
+        base, frames, is_own = self._base, list[tuple[CodeType, int]](), False
         while frame is not None and frame is not base:
             code = frame.f_code
             if code.co_filename.startswith(_RECORDING) and code.co_name != _PASSES_ON:
-                found.clear()
+                frames.clear()
                 is_own = True
             elif code is not _LIST and not code.co_filename.startswith(_OWN):
-                found.append((code, frame.f_lineno))
+                frames.append((code, frame.f_lineno))
             frame = frame.f_back
         if frame is None:  # another phase, or none
             return
-        if found and found[-1][0].co_filename == inspect.__file__:  # transformers looks at what a processor takes
-            found.clear()
+        if frames and frames[-1][0].co_filename == inspect.__file__:  # transformers looks at what a processor takes
+            frames.clear()
         elif (
-            not found and not is_own and not _installed(frame.f_code.co_filename)
+            not frames and not is_own and not _installed(frame.f_code.co_filename)
         ):  # a loop of the program's own masks by itself
-            found.append((frame.f_code, frame.f_lineno))
-        stack = tuple(found[: -_DEPTH - 1 : -1])
+            frames.append((frame.f_code, frame.f_lineno))
+        stack = tuple(frames[: -_DEPTH - 1 : -1])
         if stack not in self._times and len(self._times) >= _MOST_STACKS:
             stack = stack[:1]
         self._times[stack] += count * self._interval_ns
         self._samples[stack] += count
 
     def _found(self) -> SampledFunctions:
-        prefixes, places = _prefixes(), dict[CodeType, int]()
+        prefixes, indexes = _prefixes(), dict[CodeType, int]()
         stacks = [
             SampledStack(
-                [places.setdefault(code, len(places)) for code, _ in stack],
+                [indexes.setdefault(code, len(indexes)) for code, _ in stack],
                 [line or 0 for _, line in stack],
                 self._samples[stack],
                 time_ns,
@@ -185,14 +185,14 @@ class FunctionSampler:
             step_ns=round(statistics.median(self._sampled_ns)),
             other_step_ns=round(statistics.median(self._other_ns)) if self._other_ns else None,
             other_ns=other_ns,
-            functions=[_name(code, prefixes) for code in places],
-            program=[place for code, place in places.items() if not _installed(code.co_filename)],
+            functions=[_name(code, prefixes) for code in indexes],
+            program=[index for code, index in indexes.items() if not _installed(code.co_filename)],
             stacks=stacks,
         )
 
 
 def _installed(path: str) -> bool:
-    """Whether a file is of Python, of an installed package, of molprof, or no file."""
+    """Return True if a file is of Python, an installed package or molprof, or is none."""
     return path.startswith(("<", _ROOT + os.sep, *_PLACES)) or not _INSTALLED.isdisjoint(path.split(os.sep))
 
 

@@ -26,12 +26,12 @@ def trace_handler(folder: str | Path, name: str | None = None) -> Callable[[torc
 
     The handler raises RunError where torch could not export, or the disk is full.
     """
-    place = Path(folder)
+    directory = Path(folder)
     stem = name or f"{socket.gethostname()}-{os.getpid()}"
 
     def handle(profile: torch.profiler.profile) -> None:
-        place.mkdir(parents=True, exist_ok=True)
-        output = OutputFile(next_free(place / f"{stem}.json.gz"), command=tuple(sys.argv), chosen=True)
+        directory.mkdir(parents=True, exist_ok=True)
+        output = OutputFile(next_free(directory / f"{stem}.json.gz"), command=tuple(sys.argv), chosen=True)
         with output.raw() as raw:
             export(profile, raw)
             write_trace(read_exported(raw, output), output, (), {})

@@ -22,7 +22,7 @@ _LOG = logging.getLogger("molprof")
 
 @dataclass
 class _StepTokens:
-    """What `tokens` got in a step: the ids, and their version where the device has not been read."""
+    """The ids passed to `tokens` in a step, and their version where the device has not been read."""
 
     ids: Any
     sequences: Any
@@ -45,7 +45,7 @@ class _RunningLoop:
 
 
 class OwnLoop:
-    """Tells marks what a program says of its loop. What goes wrong in it ends the marks, not the program.
+    """Passes a program's own marks of its loop on. A failure here ends the marks, not the program.
 
     Args:
         heard: called with each loop that has ended, and its model.
@@ -157,7 +157,7 @@ class OwnLoop:
 
 
 class _TimedBlock:
-    """A block that tells where it begins and ends; its end is told where its beginning was marked."""
+    """A block that marks its beginning and end; the end only if the beginning was marked."""
 
     def __init__(
         self, guarded: Callable[[Callable[[], Any]], bool], begin: Callable[[], bool], end: Callable[[], None]
@@ -177,24 +177,24 @@ def _steps(running: _RunningLoop) -> list[DecodedStep]:
     """Return the steps of a loop; without their tokens where these are no ids, or were changed."""
     try:
         steps = []
-        for given in running.tokens:
-            found: dict[int, list[int]] = {}
-            for item in given:
+        for items in running.tokens:
+            by_sequence: dict[int, list[int]] = {}
+            for item in items:
                 for number, row in item.by_sequence().items():
-                    found.setdefault(number, []).extend(row)
-            steps.append(DecodedStep(found, max(len(found), len(running.prompts), 1)))
+                    by_sequence.setdefault(number, []).extend(row)
+            steps.append(DecodedStep(by_sequence, max(len(by_sequence), len(running.prompts), 1)))
         return steps
     except Exception as problem:
         _LOG.warning("the tokens of a loop are not recorded: %s", problem)
         return [DecodedStep({}, max(len(running.prompts), 1))] * len(running.tokens)
 
 
-def _prompts(given: Any) -> list[list[int]]:
+def _prompts(prompts: Any) -> list[list[int]]:
     """Return the ids of prompts by row; none where they are no ids."""
     try:
-        rows = [] if isinstance(given, (str, bytes, Mapping)) else _lists(given)
+        rows = [] if isinstance(prompts, (str, bytes, Mapping)) else _lists(prompts)
         if not rows or not all(isinstance(row, (list, tuple, range, Tensor)) for row in rows):
-            raise TypeError(f"{type(given).__name__} is no tensor and no lists of token ids, of shape (rows, width)")
+            raise TypeError(f"{type(prompts).__name__} is no tensor and no lists of token ids, of shape (rows, width)")
         return [[int(token) for token in _lists(row)] for row in rows]
     except Exception as problem:
         _LOG.warning("the prompts given to molprof.step() are not recorded: %s", problem)

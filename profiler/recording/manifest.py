@@ -1,4 +1,4 @@
-"""The manifest of a run, whoever made it: a capture, a program, or an engine; and what its timestamps cost."""
+"""The manifest of a run by a capture, a program or an engine; and the cost of its timestamps."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def manifest_of(
     generated: Generated,
     repeats: Sequence[Repeat],
     timings: Mapping[str, Any],
-    **known: Any,
+    **fields: Any,
 ) -> Manifest:
     """Return the manifest of a run.
 
     Args:
         repeats: its timed passes.
         timings: more of `Timings`.
-        known: of `Manifest`, what is not said by the other arguments.
+        fields: of `Manifest`, what is not said by the other arguments.
     """
     spans = exported.steps
     return Manifest(
@@ -56,7 +56,7 @@ def manifest_of(
         steps_per_batch=list(map(len, generated.rows_per_step)),
         rows_per_step=generated.rows_per_step,
         molecules=generated.sequences,
-        **{"skipped": [], **known},
+        **{"skipped": [], **fields},
     )
 
 

@@ -1,4 +1,4 @@
-"""Marks: what is called where the phases of generation begin, what takes their times, and who calls them.
+"""Marks: calls where the phases of generation begin, the clocks that time them, and their callers.
 
 Each step has four marks:
 
@@ -204,7 +204,7 @@ class _Listener:
 
     @property
     def listens(self) -> bool:
-        """Whether the running code is of the call that is marked, and of none inside it."""
+        """True if the running code belongs to the marked call, and to no call inside it."""
         return self._depth == 1 and self._thread == threading.get_ident()
 
     @contextmanager
@@ -231,11 +231,11 @@ class _Listener:
         model: Any = bound.args[0]
         call = self._call = GenerateCall(model, {**bound.arguments, **bound.arguments.get("kwargs", {})})
         self._next = 0
-        own = list(call.given.get("logits_processor") or ())
-        if own and call.given.get("cache_implementation") == "paged" and self._heard is not None:
-            _LOG.warning(_DROPPED, ", ".join(type(item).__name__ for item in own))
+        processors = list(call.given.get("logits_processor") or ())
+        if processors and call.given.get("cache_implementation") == "paged" and self._heard is not None:
+            _LOG.warning(_DROPPED, ", ".join(type(item).__name__ for item in processors))
         self._list = None
-        bound.arguments["logits_processor"] = LogitsProcessorList([*own, _Last()])
+        bound.arguments["logits_processor"] = LogitsProcessorList([*processors, _Last()])
         with before_forward(model, self._forward), self._before_own_forward(model, call.given.get("custom_generate")):
             self._tell("expect", config_value(call, "max_new_tokens"))
             self._tell("begin", self._number() if callable(self._number) else self._number)
@@ -287,14 +287,14 @@ class _Listener:
     def _seen(self, processors: LogitsProcessorList, last: int) -> None:
         """Note the processors of the call. last: the place of P2."""
         before, after = processors[:last], processors[last + 1 :]
-        given = {id(item) for item in self._call.given.get("logits_processor") or ()}
+        ids = {id(item) for item in self._call.given.get("logits_processor") or ()}
         self._call.processors = tuple(map(_name, (*before, *after)))
-        self._call.own = tuple(index for index, item in enumerate(before) if id(item) in given)
+        self._call.own = tuple(index for index, item in enumerate(before) if id(item) in ids)
         self._call.constraining = last
         self._labels = tuple(f"{_name(item)} ({index})" for index, item in enumerate(before) if self._heard)
 
     def begins(self, processors: LogitsProcessorList) -> bool:
-        """Whether the list of the call, which is being called, begins to call its processors."""
+        """Return True if the call's list of processors begins to call them now."""
         begins, self._is_called = self._is_called and self._list is processors and self.listens, False
         return begins
 

@@ -141,7 +141,7 @@ class Recording:
         return None if self.marks.full else self.marks.own_ns
 
     def nothing(self, problem: str | None = None) -> tuple[str, str] | None:
-        """Why nothing was recorded, and what to do about it; problem: what ended the program early."""
+        """Return why nothing was recorded, and a hint; problem: the error that ended the program early."""
         marks = self.marks
         if marks.kept is not None:
             return None
@@ -172,8 +172,8 @@ class Recording:
             exported = read_exported(
                 raw, self._output, functions=self._recorded["stacks"] or not self._recorded["modules"]
             )
-            known = {(batch, step) for batch, item in enumerate(self._batches) for step in range(len(item.steps))}
-            unknown = {place for place in exported.steps if place not in known or place[0] in self._failed}
+            marked = {(batch, step) for batch, item in enumerate(self._batches) for step in range(len(item.steps))}
+            unknown = {key for key in exported.steps if key not in marked or key[0] in self._failed}
             if problem is not None and unknown:  # of a call that did not return
                 self._write_incomplete(exported, problem)
                 return
@@ -198,24 +198,24 @@ class Recording:
         """Return the manifest. window: the steps that were recorded; None: all."""
         if not self.marks.full and len(self.marks.calls) != len(self._batches):
             raise RunError("a call of generate is not known")
-        asked = self._plan.call
-        if window is not None and asked not in (None, window.batch):
-            made = f"of {counted(len(self._batches), 'call')}"
+        number = self._plan.call
+        if window is not None and number not in (None, window.batch):
+            calls = f"of {counted(len(self._batches), 'call')}"
             self.notes.append(
-                f"{made}, number {asked} has no step of the window: steps of call {window.batch} are recorded"
+                f"{calls}, number {number} has no step of the window: steps of call {window.batch} are recorded"
             )
         if self._failed:
             failed = f"{counted(len(self._failed), 'call')} of generate ended with an exception"
             self.notes.append(f"{failed}: the steps are recorded, the tokens are not known")
         if self._tokenizer is None:
             self.notes.append("no tokenizer of the model was found, so that texts are not recorded")
-        found = self._found = self._generated()
-        return self._manifest(found, exported, window or Window(True, 0, 0, len(found.rows_per_step[0]) - 1))
+        run = self._found = self._generated()
+        return self._manifest(run, exported, window or Window(True, 0, 0, len(run.rows_per_step[0]) - 1))
 
     def _write_incomplete(self, exported: ExportedFile, problem: str) -> None:
-        place = OutputFile(incomplete_path(self._output.path), force=True)
+        output = OutputFile(incomplete_path(self._output.path), force=True)
         keys = {"problem": problem, "processor": None, "command": list(self._output.command)}
-        self.path = write_trace(exported, place, (), {INCOMPLETE_KEY: keys})
+        self.path = write_trace(exported, output, (), {INCOMPLETE_KEY: keys})
 
     def _number(self) -> int:
         self._loop.close()  # a call of `generate` ends a loop
@@ -261,10 +261,10 @@ class Recording:
         table = None if self._tokenizer is None else token_bytes(self._tokenizer)
         return generated(steps, prompts, table, ends)
 
-    def _manifest(self, found: Generated, recorded: ExportedFile, window: Window) -> Manifest:
+    def _manifest(self, run: Generated, recorded: ExportedFile, window: Window) -> Manifest:
         """Return the manifest of a program that molprof did not make."""
         marks, model = self.marks, self._model
-        known = self._settings(found, window)
+        settings = self._settings(run, window)
         repeat = None if marks.full else marks.repeat()
         constraining = [name for batch in self._batches for name in batch.constraining_names]
         limits = {batch.limit for batch in self._batches}
@@ -276,10 +276,10 @@ class Recording:
             _device_of(model),
             recorded,
             window,
-            found,
+            run,
             repeats=[] if repeat is None else [repeat],
             timings={},
-            settings=CaptureSettings(**known),
+            settings=CaptureSettings(**settings),
             resolved=Resolved(
                 **_sizes_of(model),
                 vocabulary=None if self._tokenizer is None else len(self._tokenizer),
@@ -287,20 +287,20 @@ class Recording:
                 processor=", ".join(dict.fromkeys(constraining)) or None,
                 processor_parameters={} if self._first is None else constraints_of(self._first),
                 placeholder=None,
-                not_recorded=[name for name in SETTINGS if name not in known],
+                not_recorded=[name for name in SETTINGS if name not in settings],
             ),
             machine=self._machine,
             program=self._program(),
             functions=UNSET if sampled is None else sampled,
         )
 
-    def _settings(self, found: Generated, window: Window) -> dict[str, Any]:
-        """Return the settings of a capture that the program's first call tells."""
+    def _settings(self, run: Generated, window: Window) -> dict[str, Any]:
+        """Return the settings of a capture that the program's first call shows."""
         first, model = self._first, self._model
         computed = (batch.computed for batch in self._batches)
-        known: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "model": "unnamed" if model is None else _name_of(model),
-            "batch_size": max((*(max(rows, default=0) for rows in found.rows_per_step), *computed)),
+            "batch_size": max((*(max(rows, default=0) for rows in run.rows_per_step), *computed)),
             **self._recorded,
             "functions": self._functions,
             "full": window.full,
@@ -308,18 +308,18 @@ class Recording:
         if first is not None:
             sampled = bool(config_value(first, "do_sample"))
             names = ("temperature", "top_k", "top_p", "min_p") if sampled else ()
-            known |= {
+            settings |= {
                 "sampling": "sample" if sampled else "greedy",
                 "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
                 "kv_cache": config_value(first, "cache_implementation") or "dynamic",
                 **{name: value for name in names if (value := config_value(first, name))},
             }
-        for name in list(known):
+        for name in list(settings):
             try:
-                SETTINGS[name].check_value(known[name])
+                SETTINGS[name].check_value(settings[name])
             except (TypeError, UsageError, ValueError):  # what molprof's own runs do not have
-                del known[name]
-        return known
+                del settings[name]
+        return settings
 
     def _program(self) -> ProgramTotals:
         marks = self.marks
@@ -338,9 +338,9 @@ def text_of(problem: BaseException) -> str:
 
 def summary_lines(steps: Sequence[int], tokens: int, marks: Clock, machine: Machine | None) -> list[str]:
     """Lines for people. steps: of each batch. machine: while the program ran."""
-    made = f"{counted(len(steps), 'batch', 'es')}, {counted(tokens, 'token')}"
+    counts = f"{counted(len(steps), 'batch', 'es')}, {counted(tokens, 'token')}"
     if marks.recorded is None or (window := marks.recorded.window) is None:
-        return [f"{made}; every step is recorded"]
+        return [f"{counts}; every step is recorded"]
     first, last = window.first_step, window.last_step
     profiled, recorded = marks.estimated_steps, last - first + 1
     others = ", all others were timed"
@@ -348,7 +348,7 @@ def summary_lines(steps: Sequence[int], tokens: int, marks: Clock, machine: Mach
         timed = sum(steps) - profiled
         was = "was" if timed == 1 else "were"
         others = f"; {profiled - recorded:,} more ran under the profiler, and {counted(timed, 'step')} {was} timed"
-    lines = [f"{made}; steps {first} to {last} of batch {window.batch} are recorded{others}"]
+    lines = [f"{counts}; steps {first} to {last} of batch {window.batch} are recorded{others}"]
     if marks.repeat() is None:
         lines.append(
             "no times without the profiler: no timed step is like those under it; call generate once more, or choose "
@@ -366,22 +366,22 @@ def processor_calls(batches: Sequence[WrittenBatch], marks: Clock) -> list[Proce
     steps: Counter[tuple[int, str, bool]] = Counter()
     calls = None if marks.full else marks.calls
     for number, batch in enumerate(batches):
-        for place, name in enumerate(batch.processors):
-            key = (place, name, place in batch.own)
+        for index, name in enumerate(batch.processors):
+            key = (index, name, index in batch.own)
             counts[key] += 1
-            if calls is not None and place < batch.constraining:
+            if calls is not None and index < batch.constraining:
                 call = calls[number]
-                times[key] += call.each_ns[place]
+                times[key] += call.each_ns[index]
                 steps[key] += call.steps - len(call.profiled)
     return [
-        ProcessorCalls(name, place, own, count, times[key] if steps[key] else None, steps[key] or None)
+        ProcessorCalls(name, index, of_program, count, times[key] if steps[key] else None, steps[key] or None)
         for key, count in sorted(counts.items())
-        for place, name, own in [key]
+        for index, name, of_program in [key]
     ]
 
 
 def _device_of(model: Any) -> torch.device:
-    """Return the device of a model, or of its parameters; the CPU where neither tells."""
+    """Return the device of a model, or of its parameters; the CPU where neither is known."""
     device = getattr(model, "device", None)
     if isinstance(device, torch.device):
         return device
@@ -396,19 +396,19 @@ def _name_of(model: Any) -> str:
 
 
 def _sizes_of(model: Any) -> dict[str, Any]:
-    """Return what `Resolved` holds of a model, as far as its config tells."""
+    """Return the fields of `Resolved` that a model's config shows."""
     names = ("family", "parameters", "layers", "hidden", "heads", "kv_heads", "logits_width", "dtype", "device")
-    known: dict[str, Any] = dict.fromkeys(names)
+    resolved: dict[str, Any] = dict.fromkeys(names)
     if model is None:
-        return known
+        return resolved
     try:
-        return known | sizes(model)
+        return resolved | sizes(model)
     except (AttributeError, TypeError, ZeroDivisionError):  # of another kind than molprof's own
         family = getattr(getattr(model, "config", None), "model_type", None)
         if isinstance(model, torch.nn.Module):
             parameters = sum(item.numel() for item in model.parameters())
-            known |= {"parameters": parameters, "device": str(_device_of(model))}
-        return known | {"family": family if isinstance(family, str) else None}
+            resolved |= {"parameters": parameters, "device": str(_device_of(model))}
+        return resolved | {"family": family if isinstance(family, str) else None}
 
 
 def _vocabulary(model: Any) -> int | None:
@@ -426,10 +426,10 @@ def _tokenizer_of(model: Any) -> Any:
     molprof could note it, and one that is loaded anew by the model's name may have other tokens than the program's.
     """
     gc.collect()  # what the program no longer has is not its tokenizer
-    found = [item for item in gc.get_objects() if issubclass(type(item), PreTrainedTokenizerFast)]
-    named = [item for item in found if item.name_or_path and item.name_or_path == getattr(model, "name_or_path", None)]
+    loaded = [item for item in gc.get_objects() if issubclass(type(item), PreTrainedTokenizerFast)]
+    named = [item for item in loaded if item.name_or_path and item.name_or_path == getattr(model, "name_or_path", None)]
     if named:
         return named[0]
     width = _vocabulary(model) or 0  # often padded
-    fitting = [item for item in found if width // 2 < len(item) <= width]
+    fitting = [item for item in loaded if width // 2 < len(item) <= width]
     return fitting[0] if len(fitting) == 1 else None

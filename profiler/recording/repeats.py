@@ -51,7 +51,7 @@ class Repeats:
         begin: called with what runs next.
     """
 
-    asked: dict[str, Any]
+    settings: dict[str, Any]
     arguments: Sequence[str]
     output: OutputFile
     other: OutputFile
@@ -75,7 +75,7 @@ class Repeats:
             return 0
         calls = len(manifest.steps_per_batch)
         timed: dict[str, dict[int, TimedRun]] = {WITH: {}, WITHOUT: {}}
-        session, places = Session(uuid.uuid4().hex, secrets.randbits(32)), dict[tuple[str, int], int]()
+        session, turns = Session(uuid.uuid4().hex, secrets.randbits(32)), dict[tuple[str, int], int]()
         with tempfile.TemporaryDirectory(prefix="molprof-") as folder:
             try:
                 sides = [WITH, WITHOUT] if self._recorded_without(Path(folder), calls) else [WITH]
@@ -84,18 +84,18 @@ class Repeats:
                     turn = order.sample(sides, len(sides))
                     for index, side in enumerate(turn):
                         label = f"run {side}, {number + 1} of {rounds}"
-                        if (found := self._timed(Path(folder), side, label, calls)) is not None:
-                            timed[side][number], places[side, number] = found, index
+                        if (timed_run := self._timed(Path(folder), side, label, calls)) is not None:
+                            timed[side][number], turns[side, number] = timed_run, index
             except KeyboardInterrupt:
                 self.report(f"interrupted; {counted(sum(map(len, timed.values())), 'timed run')} are kept")
                 raise
             finally:
-                self._keep(session, timed, places)
+                self._keep(session, timed, turns)
         return 0
 
     def _recorded(self) -> int:
         """Return the recorded run, whose streams are the program's."""
-        with started(command_line(self.asked, self.arguments), _GRACE_S) as process:
+        with started(command_line(self.settings, self.arguments), _GRACE_S) as process:
             try:
                 return process.wait()
             except KeyboardInterrupt:  # a group of its own has not heard of it
@@ -106,8 +106,8 @@ class Repeats:
 
     def _recorded_without(self, folder: Path, calls: int) -> bool:
         """Return the recorded run without processors; whether something was switched off, and it made all calls."""
-        asked = {**self.asked, "output": str(self.other.path.absolute()), "without": True, "chosen": False}
-        self._log(folder, asked, f"recorded run {WITHOUT}")
+        settings = {**self.settings, "output": str(self.other.path.absolute()), "without": True, "chosen": False}
+        self._log(folder, settings, f"recorded run {WITHOUT}")
         if not self.other.path.exists():
             self.report(f"nothing was recorded of the program {WITHOUT}: it is run with them alone")
             return False
@@ -124,9 +124,9 @@ class Repeats:
         self.switched_off = off
         self.report(f"switched off: {', '.join(self.switched_off)}")
         assert manifest is not None
-        if (made := len(manifest.steps_per_batch)) == calls:
+        if (count := len(manifest.steps_per_batch)) == calls:
             return True
-        self._fail(f"{WITHOUT} the program made {made} of {counted(calls, 'call')} of generate: it is not timed so")
+        self._fail(f"{WITHOUT} the program made {count} of {counted(calls, 'call')} of generate: it is not timed so")
         return False
 
     def _timed(self, folder: Path, side: str, label: str, calls: int) -> TimedRun | None:
@@ -136,24 +136,24 @@ class Repeats:
         """
         path = folder / "timed.json"
         path.unlink(missing_ok=True)
-        ended = self._log(folder, {**self.asked, "timed": str(path), "without": side == WITHOUT}, label)
+        ended = self._log(folder, {**self.settings, "timed": str(path), "without": side == WITHOUT}, label)
         if not path.exists():
             if ended:
                 self._fail(f"{label}: nothing was generated")
             return None
-        found = msgspec.json.decode(path.read_bytes(), type=TimedRun)
-        if len(found.steps) != calls:
-            self._fail(f"{label} is not counted: it made {len(found.steps)} of {counted(calls, 'call')} of generate")
+        timed = msgspec.json.decode(path.read_bytes(), type=TimedRun)
+        if len(timed.steps) != calls:
+            self._fail(f"{label} is not counted: it made {len(timed.steps)} of {counted(calls, 'call')} of generate")
             return None
-        wall = found.repeat.wall_ns / 1e9
-        self.report(f"{label}: {wall:.3g} s, {counted(found.tokens, 'token')}")
-        return found
+        wall = timed.repeat.wall_ns / 1e9
+        self.report(f"{label}: {wall:.3g} s, {counted(timed.tokens, 'token')}")
+        return timed
 
-    def _log(self, folder: Path, asked: dict[str, Any], label: str) -> bool:
+    def _log(self, folder: Path, settings: dict[str, Any], label: str) -> bool:
         """Run the program with its output kept apart; whether it ended well."""
         self.begin(label)
         with (folder / "output.txt").open("wb") as log:
-            ending = run_line(command_line({**asked, "quiet": True}, self.arguments), Path.cwd(), log)
+            ending = run_line(command_line({**settings, "quiet": True}, self.arguments), Path.cwd(), log)
         if ending.state != "ok":
             self._fail(f"{label} failed: {ending.message}")
         return ending.state == "ok"
@@ -162,9 +162,7 @@ class Repeats:
         self.failed.append(line)
         self.report(line)
 
-    def _keep(
-        self, session: Session, timed: dict[str, dict[int, TimedRun]], places: dict[tuple[str, int], int]
-    ) -> None:
+    def _keep(self, session: Session, timed: dict[str, dict[int, TimedRun]], turns: dict[tuple[str, int], int]) -> None:
         """Write what was timed to the traces."""
         common = sorted(timed[WITH].keys() & timed[WITHOUT].keys())
         self.rounds = len(common)
@@ -183,9 +181,9 @@ class Repeats:
         for side, output in ((WITH, self.output), (WITHOUT, self.other)):
             if runs := timed[side]:
                 other = WITHOUT if side == WITH else WITH
-                own = replace(session, run=side, others=[other], rounds=list(runs))
-                own = replace(own, places=[places[side, number] for number in runs])
-                _add(output, list(runs.values()), own if common else None, paired if side == WITH else None)
+                side_session = replace(session, run=side, others=[other], rounds=list(runs))
+                side_session = replace(side_session, places=[turns[side, number] for number in runs])
+                _add(output, list(runs.values()), side_session if common else None, paired if side == WITH else None)
 
 
 def _manifest(path: Path) -> Manifest | None:

@@ -41,10 +41,10 @@ _LEAST_CHILDREN_S = 0.5
 _LAUNCHER = "import sys; sys.path.pop(0); from molprof.profiler.recording.script import main; main()"
 
 
-def replace_process(asked: dict[str, Any], arguments: Sequence[str]) -> None:
+def replace_process(settings: dict[str, Any], arguments: Sequence[str]) -> None:
     """Make this process the program's: its number, its streams and its exit code are the program's own.
 
-    asked: `output`, `force`, `chosen`, `command`; `module`: the first argument is one; `without`: its processors are
+    settings: `output`, `force`, `chosen`, `command`; `module`: the first argument is one; `without`: its processors are
     switched off; `timed`: nothing is recorded, and what was timed goes to this file; `quiet`: molprof prints nothing;
     the options of `Recording`.
     """
@@ -52,27 +52,27 @@ def replace_process(asked: dict[str, Any], arguments: Sequence[str]) -> None:
     sys.stderr.flush()
     # Ctrl-C waits until `main` can tell of it: Python that begins would print where it was.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    os.execv(sys.executable, command_line({**asked, "unblocks": signal.SIGINT not in before}, arguments))
+    os.execv(sys.executable, command_line({**settings, "unblocks": signal.SIGINT not in before}, arguments))
 
 
-def command_line(asked: dict[str, Any], arguments: Sequence[str]) -> list[str]:
+def command_line(settings: dict[str, Any], arguments: Sequence[str]) -> list[str]:
     """Return the command line of a process that runs the program, as `replace_process` does."""
     # What Python was started with, such as -O or -X importtime.
     flags = [item for item in sys.orig_argv[1:] if item.startswith(("-O", "-X", "-W", "-B", "-E", "-u"))]
-    return [sys.executable, *flags, "-c", _LAUNCHER, json.dumps(asked), *arguments]
+    return [sys.executable, *flags, "-c", _LAUNCHER, json.dumps(settings), *arguments]
 
 
 def main() -> None:
     """Run the program that `replace_process` names, and end as it does."""
-    asked, arguments = json.loads(sys.argv[1]), sys.argv[2:]
-    program = _RecordedProgram(asked)
+    settings, arguments = json.loads(sys.argv[1]), sys.argv[2:]
+    program = _RecordedProgram(settings)
     code, number = 0, 0
     try:
-        if asked.get("unblocks"):
+        if settings.get("unblocks"):
             with program.working("interrupted before the program began"):
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         with program:
-            _run(arguments, asked["module"])
+            _run(arguments, settings["module"])
             _join_threads()
     except SystemExit as end:
         code = _exit_code(end)
@@ -121,8 +121,8 @@ def _terminations_raised() -> Iterator[None]:
 class _RecordedProgram:
     """What is recorded of a program, from its first call of `generate` or its first step on."""
 
-    def __init__(self, asked: dict[str, Any]) -> None:
-        self._asked = asked
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
         self._stack = ExitStack()
         self._recording: Recording | None = None
         self._original: Callable[..., Any] | None = None
@@ -142,7 +142,7 @@ class _RecordedProgram:
             raise
 
     def __enter__(self) -> None:
-        if self._asked["full"]:
+        if self._settings["full"]:
             self._begin()
             return
         sys.meta_path.insert(0, self)  # type: ignore[arg-type]
@@ -163,9 +163,9 @@ class _RecordedProgram:
         early = problem is not None and not (isinstance(problem, SystemExit) and problem.code in (None, 0))
         said = f"{type(problem).__name__}: {problem}" if early else None
         try:
-            if self._asked.get("timed"):
+            if self._settings.get("timed"):
                 if (timed := self._recording.timed(said)) is not None:
-                    timed.write(Path(self._asked["timed"]))
+                    timed.write(Path(self._settings["timed"]))
                 return
             self._recording.write(said)
         except MolprofError as error:
@@ -178,7 +178,7 @@ class _RecordedProgram:
 
     def tell(self) -> None:
         """Print what was recorded, below all that the program printed."""
-        for line in () if self._asked.get("quiet") else self._lines:
+        for line in () if self._settings.get("quiet") else self._lines:
             sys.stderr.write(f"molprof: {escaped(line)}\n")
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -215,7 +215,7 @@ class _RecordedProgram:
         owner.generate = generate
 
     def _leave_alone(self) -> None:
-        """Take away what waits for a first call."""
+        """Remove the hooks that wait for a first call."""
         live.begin_with(None)
         if self in sys.meta_path:
             sys.meta_path.remove(self)  # type: ignore[arg-type]
@@ -250,14 +250,15 @@ class _RecordedProgram:
                 return
 
             check_versions()
-            asked = self._asked
-            output = OutputFile(Path(asked["output"]), asked["force"], tuple(asked["command"]), asked["chosen"])
-            window = asked["window"]
+            settings = self._settings
+            path, command = Path(settings["output"]), tuple(settings["command"])
+            output = OutputFile(path, settings["force"], command, settings["chosen"])
+            window = settings["window"]
             steps = None if window is None else tuple(window)
-            plan = StepPlan(asked["call"], steps, records=not asked.get("timed"), full=asked["full"])
-            what = {name: asked[name] for name in sorted(WHAT)}
-            recording = Recording(output, None, plan, asked["functions"], **what)
-            recording.switched_off = {} if asked.get("without") else None
+            plan = StepPlan(settings["call"], steps, records=not settings.get("timed"), full=settings["full"])
+            what = {name: settings[name] for name in sorted(WHAT)}
+            recording = Recording(output, None, plan, settings["functions"], **what)
+            recording.switched_off = {} if settings.get("without") else None
             self._stack.enter_context(recording.listening())
             self._recording = recording
             recording.began(self._began_ns, time.perf_counter_ns() - began_ns)
@@ -268,13 +269,13 @@ class _RecordedProgram:
         assert recording.path is not None
         write_ns, took_ns = time.perf_counter_ns() - ended_ns, ended_ns - self._began_ns
         size = bytes_text(recording.path.stat().st_size)
-        is_asked = recording.path == Path(self._asked["output"])
-        shown = self._asked["shown"] if is_asked else str(recording.path)
-        own = "the profiler ran all the time"
+        is_asked = recording.path == Path(self._settings["output"])
+        shown = self._settings["shown"] if is_asked else str(recording.path)
+        share = "the profiler ran all the time"
         if recording.own_ns is not None:
-            own = f"{time_text(recording.own_ns)} of it molprof's own work, which no time in the trace contains"
+            share = f"{time_text(recording.own_ns)} of it molprof's own work, which no time in the trace contains"
         return [
-            f"the program took {time_text(took_ns)}, {own}; writing the trace took {time_text(write_ns)}",
+            f"the program took {time_text(took_ns)}, {share}; writing the trace took {time_text(write_ns)}",
             *recording.summary(),
             *recording.notes,
             f"wrote {shown} ({size}); next: molprof report {shlex.quote(shown)}",
@@ -331,7 +332,7 @@ def _join_threads() -> None:
 
 
 def _exit_code(end: SystemExit) -> int:
-    """As Python ends with it; what is no number is printed."""
+    """Return the exit code that Python would end with; a code that is no number is printed."""
     if end.code is None or isinstance(end.code, int):
         return end.code or 0
     sys.stderr.write(f"{end.code}\n")

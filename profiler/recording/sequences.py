@@ -1,4 +1,4 @@
-"""What calls of `generate`, and loops of a program's own, wrote: the tokens of each sequence, by step."""
+"""Tokens of each sequence by step, written by calls of `generate` and by a program's own loops."""
 
 from __future__ import annotations
 
@@ -52,25 +52,25 @@ def generated(
         table: the vocabulary; without it a token's text is its id, and an answer has none.
         ends: ids that end a sequence.
     """
-    found: dict[int, _TokenSequence] = {}
+    sequences: dict[int, _TokenSequence] = {}
     rows: list[list[int]] = []
     for step in steps:
         batch = step.batch or 0
         rows += [[] for _ in range(batch + 1 - len(rows))]
         for number, tokens in step.tokens.items():
-            if number not in found:
-                found[number] = _TokenSequence(batch, sum(other.batch == batch for other in found.values()))
-            sequence = found[number]
+            if number not in sequences:
+                sequences[number] = _TokenSequence(batch, sum(other.batch == batch for other in sequences.values()))
+            sequence = sequences[number]
             sequence.counts += [0] * (len(rows[batch]) - len(sequence.counts)) + [len(tokens)]
             sequence.tokens += tokens
         rows[batch].append(step.rows)
-    known = table or TokenBytes((), frozenset(), 0)
+    pieces = table or TokenBytes((), frozenset(), 0)
     runs = []
-    for number, sequence in sorted(found.items()):
+    for number, sequence in sorted(sequences.items()):
         prompt = prompts.get(number, ())
-        place: dict[str, Any] = {"sequence": number, "batch": sequence.batch, "row": sequence.row}
+        ids: dict[str, Any] = {"sequence": number, "batch": sequence.batch, "row": sequence.row}
         counts = None if set(sequence.counts) <= {1} else sequence.counts
-        runs.append(sequence_run(known.join(prompt), len(prompt), sequence.tokens, known, ends, counts, **place))
+        runs.append(sequence_run(pieces.join(prompt), len(prompt), sequence.tokens, pieces, ends, counts, **ids))
     texts = [[table.join([token]) if table else str(token) for token in run.token_ids] for run in runs]
     return Generated(runs, texts, rows)
 
@@ -82,12 +82,12 @@ def sequence_run(
     table: TokenBytes,
     ends: frozenset[int],
     step_tokens: Sequence[int] | None,
-    **place: Any,
+    **ids: Any,
 ) -> SequenceRun:
-    """Return a sequence of any program: all tokens but the end token are free. `place`: its number, batch and row."""
+    """Return a sequence of any program: all tokens but the end token are free. `ids`: its number, batch and row."""
     ended = bool(tokens) and tokens[-1] in ends
     return SequenceRun(
-        **place,
+        **ids,
         smiles=None,
         prompt=prompt,
         prompt_tokens=prompt_tokens,
@@ -103,13 +103,13 @@ def sequence_run(
 
 @dataclass(frozen=True)
 class WrittenBatch:
-    """What a call of `generate`, or a loop, wrote. Its sequences are numbered from 0."""
+    """The sequences that a call of `generate` or a loop wrote, numbered from 0."""
 
     steps: list[DecodedStep]
     prompts: list[list[int]]  # tokens by sequence, without padding
     ends: frozenset[int] = frozenset()  # ids that end a sequence
     processors: tuple[str, ...] = ()  # classes in the order of their calls
-    own: tuple[int, ...] = ()  # places of those that the program gave
+    own: tuple[int, ...] = ()  # indexes of those that the program gave
     constraining: int = 0  # the first ones, of the phase of processors; the others draw a token
     computed: int = 0  # the most rows of a step
     limit: int | None = None  # the most tokens that a sequence could get; None: not known
@@ -124,8 +124,8 @@ class WrittenBatch:
     @property
     def constraining_names(self) -> list[str]:
         """The classes of the phase of processors, those that the program gave first."""
-        places = sorted(range(self.constraining), key=lambda place: place not in self.own)
-        return [self.processors[place] for place in places]
+        indexes = sorted(range(self.constraining), key=lambda index: index not in self.own)
+        return [self.processors[index] for index in indexes]
 
     @property
     def rows(self) -> int:
@@ -134,7 +134,7 @@ class WrittenBatch:
 
 
 def batch_of(call: GenerateCall) -> WrittenBatch:
-    """Return what a finished call wrote. Waits for its device."""
+    """Return the sequences of a finished call. Waits for its device."""
     ends = config_value(call, "eos_token_id")
     ids = frozenset[int](() if ends is None else torch.as_tensor(ends).flatten().tolist())
     limit, longest = (config_value(call, name) for name in ("max_new_tokens", "max_length"))
@@ -148,11 +148,11 @@ def batch_of(call: GenerateCall) -> WrittenBatch:
 
 def _steps(call: GenerateCall, ends: frozenset[int]) -> list[DecodedStep]:
     sequences, done = call.sequences, call.done
-    given = _given(call)
+    input_ids = _given(call)
     if not isinstance(sequences, Tensor) or sequences.dim() != 2:  # of a loop of the caller's own: no tokens are known
-        rows = 1 if given is None else len(given)
+        rows = 1 if input_ids is None else len(input_ids)
         return [DecodedStep({}, rows)] * call.steps
-    width = call.width if call.width is not None else 0 if given is None else given.shape[1]
+    width = call.width if call.width is not None else 0 if input_ids is None else input_ids.shape[1]
     ids, last, columns = sequences.cpu(), call.last, sequences.shape[1]
     counts = call.columns
     if len(counts) != call.steps:  # a loop that does not ask whether it is to stop
@@ -180,16 +180,16 @@ def _steps(call: GenerateCall, ends: frozenset[int]) -> list[DecodedStep]:
 
 def _given(call: GenerateCall) -> Tensor | None:
     """Return the ids that the call was given; None: embeddings, or nothing."""
-    found = next((item for name in ("inputs", "input_ids") if (item := call.given.get(name)) is not None), None)
-    return found if isinstance(found, Tensor) and found.dim() == 2 and not found.is_floating_point() else None
+    ids = next((item for name in ("inputs", "input_ids") if (item := call.given.get(name)) is not None), None)
+    return ids if isinstance(ids, Tensor) and ids.dim() == 2 and not ids.is_floating_point() else None
 
 
 def _prompts(call: GenerateCall) -> list[list[int]]:
-    given = _given(call)
-    rows = len(call.sequences) if isinstance(call.sequences, Tensor) else 0 if given is None else len(given)
-    if given is None:
+    input_ids = _given(call)
+    rows = len(call.sequences) if isinstance(call.sequences, Tensor) else 0 if input_ids is None else len(input_ids)
+    if input_ids is None:
         return [[] for _ in range(rows)]
     mask = call.given.get("attention_mask")
-    mask = torch.ones_like(given) if mask is None or mask.shape != given.shape else mask
-    found = [ids[seen.bool()].tolist() for ids, seen in zip(given, mask, strict=True)]
-    return [found[row * len(found) // rows] for row in range(rows)]  # several answers to a prompt stand together
+    mask = torch.ones_like(input_ids) if mask is None or mask.shape != input_ids.shape else mask
+    prompts = [ids[seen.bool()].tolist() for ids, seen in zip(input_ids, mask, strict=True)]
+    return [prompts[row * len(prompts) // rows] for row in range(rows)]  # several answers to a prompt stand together

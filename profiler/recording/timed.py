@@ -30,9 +30,9 @@ class TimedRun(Struct, frozen=True):
 def unprofiled_ns(repeats: Sequence[Repeat], steps: Iterable[tuple[int, int]]) -> int:
     """Return the median time of steps, (batch, step), over the passes that have them all; 0 where none has."""
     wanted = list(steps)
-    found = []
+    sums_ns = []
     for repeat in repeats:
         times = repeat.steps_ns
         if all(batch < len(times) and step < len(times[batch]) for batch, step in wanted):
-            found.append(sum(times[batch][step] for batch, step in wanted))
-    return round(statistics.median(found)) if found else 0
+            sums_ns.append(sum(times[batch][step] for batch, step in wanted))
+    return round(statistics.median(sums_ns)) if sums_ns else 0

@@ -86,7 +86,7 @@ StepSpans = Mapping[tuple[int, int], StepSpan]
 
 
 class _ExportedEvent(Struct):
-    """What is read of an event; times as they are written, for a float would lose ns."""
+    """The fields read of an event; times as they are written, because a float would lose ns."""
 
     cat: str = ""
     name: Raw = Raw(b'""')
@@ -135,16 +135,16 @@ def read_exported(raw: Path, output: OutputFile, functions: bool = True) -> Expo
     kept: list[Raw] = []
     steps: dict[tuple[int, int], StepSpan] = {}
     for event in events:
-        found = read(event)
-        name = memoryview(found.name)
-        if found.cat == "python_function" and not (functions or name[: len(_MODULE)] == _MODULE):
+        exported = read(event)
+        name = memoryview(exported.name)
+        if exported.cat == "python_function" and not (functions or name[: len(_MODULE)] == _MODULE):
             continue
         kept.append(event)
-        if found.cat == "user_annotation" and (match := _STEP.fullmatch(name)):
+        if exported.cat == "user_annotation" and (match := _STEP.fullmatch(name)):
             batch, step = map(int, match.groups())
             if (batch, step) in steps:
                 raise RunError(f"the recording has step {step} of batch {batch} twice")
-            steps[batch, step] = StepSpan(_ns(found.ts), _ns(found.dur))
+            steps[batch, step] = StepSpan(_ns(exported.ts), _ns(exported.dur))
     return ExportedFile(keys, kept, steps)
 
 
@@ -272,11 +272,11 @@ def token_events(
         whole = {"batch": run.batch, "row": run.row, "smiles": run.smiles, "tokens": len(words), **around, **arrays}
         yield _slice("molprof.sequence", name, track, StepSpan(start, end - start), {"sequence": run.sequence, **whole})
         for step, span in spans.items():
-            made = range(*begins[step : step + 2]) if step + 1 < len(begins) else range(0)
-            for position, part in zip(made, _shares(span, len(made)), strict=True):
-                place = {"sequence": run.sequence, "batch": run.batch, "step": step, "position": position}
+            positions = range(*begins[step : step + 2]) if step + 1 < len(begins) else range(0)
+            for position, part in zip(positions, _shares(span, len(positions)), strict=True):
+                ids = {"sequence": run.sequence, "batch": run.batch, "step": step, "position": position}
                 token = {"token_id": run.token_ids[position], "kind": kinds[position], "block": run.blocks[position]}
-                yield _slice("molprof.token", words[position], track, part, {**place, **token})
+                yield _slice("molprof.token", words[position], track, part, {**ids, **token})
 
 
 def _shares(span: StepSpan, count: int) -> list[StepSpan]:

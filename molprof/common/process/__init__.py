@@ -199,8 +199,8 @@ def interrupts_held() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():  # which handles no signals
         yield noted
         return
-    found: dict[int, Any] = {number: signal.getsignal(number) for number in _INTERRUPTS}
-    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in _INTERRUPTS}
+    handlers = {number: handler for number, handler in before.items() if callable(handler)}
     try:
         for number in handlers:
             signal.signal(number, lambda number, frame: noted.append(number))

@@ -101,15 +101,15 @@ def call(target: str, *arguments: Any, limits: Limits, log: Path | None = None) 
 
 def _watch(process: subprocess.Popen[bytes], limits: Limits, folder: Path, began: float) -> tuple[Ending | None, int]:
     """Wait for the end; return how it ended if a limit is reached first, and the most resident memory that was seen."""
-    found: list[psutil.Process] = []
+    processes: list[psutil.Process] = []
     looked, most, peak = float("-inf"), limits.memory_bytes, 0
     while process.poll() is None:
         now = time.monotonic()
         if now - began > limits.seconds:
             return _late(process.pid, limits.seconds, folder), peak
         if most and (now - looked > _LOOK_S or now - began < _STARTING_S):
-            found, looked = living(process.pid), now
-        peak = max(peak, resident := resident_bytes(found))
+            processes, looked = living(process.pid), now
+        peak = max(peak, resident := resident_bytes(processes))
         if most and resident > most and (used := proportional_bytes(living(process.pid))) > most:
             return Ending(NO_MEMORY, f"killed at {used / 1e9:.1f} GB resident, the limit is {most / 1e9:.1f} GB"), peak
         time.sleep(min(_POLL_S, max(0.0, began + limits.seconds - now) + 0.001))
@@ -118,14 +118,14 @@ def _watch(process: subprocess.Popen[bytes], limits: Limits, folder: Path, began
 
 def living(root: int) -> list[psutil.Process]:
     """Return the process `root` and its descendants, those that have ended left out."""
-    found = []
+    processes = []
     with contextlib.suppress(psutil.Error):
         first = psutil.Process(root)
         for process in (first, *first.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
                 if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-                    found.append(process)
-    return found
+                    processes.append(process)
+    return processes
 
 
 def resident_bytes(processes: Iterable[psutil.Process]) -> int:
@@ -163,7 +163,7 @@ def _late(guard: int, seconds: float, folder: Path) -> Ending:
 
 
 def _ended(folder: Path, log: Path, code: int, oom: bool, peak: int, free: int | None) -> Ending:
-    """How a call ended of itself. peak: resident memory that was seen; free: what was free when it began."""
+    """Return how a call ended without a limit. peak: the most resident memory seen; free: memory free at its start."""
     with contextlib.suppress(OSError, ValueError):
         if code == 0:
             return Ending(**json.loads((folder / "answer").read_bytes()))
@@ -194,8 +194,8 @@ def killed_by_kernel(peak: int, free: int | None, code: int = -signal.SIGKILL) -
 def _stack(folder: Path) -> tuple[list[str] | None, str]:
     """Return the stack that `faulthandler` wrote, and its innermost function, as `, in name (file.py:12)`."""
     lines = _lines(folder / "stack")
-    found = next(filter(None, map(_FRAME.search, lines)), None)
-    where = f", in {found['name']} ({Path(found['file']).name}:{found['line']})" if found else ""
+    frame = next(filter(None, map(_FRAME.search, lines)), None)
+    where = f", in {frame['name']} ({Path(frame['file']).name}:{frame['line']})" if frame else ""
     return lines or None, where
 
 
@@ -229,8 +229,8 @@ def _answer(target: str, arguments: list[Any]) -> dict[str, Any]:
     except (UnsupportedError, MissingExtraError) as problem:
         return {"state": UNSUPPORTED, "message": _short(str(problem)), "hint": problem.hint}
     except BaseException as problem:
-        known = isinstance(problem, (MolprofError, ModuleNotFoundError))
-        message = str(problem) if known else f"{type(problem).__name__}: {problem}".removesuffix(": ")
+        expected = isinstance(problem, (MolprofError, ModuleNotFoundError))
+        message = str(problem) if expected else f"{type(problem).__name__}: {problem}".removesuffix(": ")
         state = NO_MEMORY if out_of_memory(problem) else FAILED
         if state == NO_MEMORY and (others := _taken_by_others(message)):
             state, message = NOT_MEASURED, f"{others}: {message}"
@@ -244,14 +244,14 @@ def _answer(target: str, arguments: list[Any]) -> dict[str, Any]:
 
 
 def _taken_by_others(message: str) -> str:
-    """Return what other programs held of a GPU's memory, where an allocation would have fitted without it.
+    """Return how much GPU memory other programs held, if an allocation failed only because of them.
 
     Empty elsewhere.
     """
-    found = _OF_GPU.search(message)
-    if found is None:
+    match = _OF_GPU.search(message)
+    if match is None:
         return ""
-    sizes = {name: text.split() for name, text in found.groupdict().items()}
+    sizes = {name: text.split() for name, text in match.groupdict().items()}
     count = {name: float(number) * _BINARY.get(unit, 0) for name, (number, unit) in sizes.items()}
     others = count["all"] - count["free"] - count["own"]
     if others <= 0 or count["own"] + count["asked"] > count["all"]:

@@ -70,8 +70,8 @@ class Worker:
         result, error = pickle.loads(answer)
         if error is not None:
             raise error
-        found: T = result
-        return found
+        returned: T = result
+        return returned
 
     def kill(self) -> None:
         """End the process, whatever it does, and start no other."""
@@ -170,9 +170,9 @@ def _answer(request: bytes) -> bytes:
         function = named(function) if isinstance(function, str) else function
         return pickle.dumps((function(*arguments), None))
     except Exception as error:
-        known = error
+        raised = error
         if isinstance(error, ModuleNotFoundError):
-            known = missing_extra(error.name or "", "this command") or error
-        if not isinstance(known, MolprofError):
-            known = WorkerError(f"{type(error).__name__}: {error}")
-        return pickle.dumps((None, known))
+            raised = missing_extra(error.name or "", "this command") or error
+        if not isinstance(raised, MolprofError):
+            raised = WorkerError(f"{type(error).__name__}: {error}")
+        return pickle.dumps((None, raised))
