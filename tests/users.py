@@ -42,8 +42,7 @@ class Wrong(LogitsProcessor):
 
 class Late:
     """Raises when it is started for the fourth time: with one batch, in the recorded pass of a capture that makes one
-    pass to look, which warms up, one timed with marks, and one without.
-    """
+    pass to look, which warms up, one timed with marks, and one without."""
 
     name = "late"
     started = 0
