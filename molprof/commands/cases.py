@@ -16,6 +16,7 @@ from molprof.commands.progress import CaseLines
 from molprof.commands.run_options import pair
 from molprof.commands.submission import Submission, submit_command, submit_options
 from molprof.common.errors import RunError, UsageError
+from molprof.common.files import remove_stale
 from molprof.common.process import OK, UNSUPPORTED
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def run_here(plan: SchedulePlan, facts: CaseFacts | None, output: Path) -> CaseL
             note(f"interrupted; {output} has the results so far ({done} of this run); continue with:")
             note(f"  {shlex.join([*plan.command, *([] if '--resume' in plan.command else ['--resume'])])}")
             return None
+        finally:  # a case is killed at its limit and by an interrupt, in the middle of a file too
+            remove_stale(output.parent)
     return lines
 
 

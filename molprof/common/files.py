@@ -152,7 +152,7 @@ def scratch_file(path: Path) -> Iterator[Path]:
     """
     from molprof.common.process import interrupts_held  # on use: start-up needs none
 
-    _remove_stale(path.parent)
+    remove_stale(path.parent)
     handle = None
     try:
         with interrupts_held():  # one that came when the file is there, and not yet known here, would leave it
@@ -183,7 +183,8 @@ def _new_scratch(path: Path) -> tuple[Path, int]:
         os.close(handle)  # another process took it for a left one before it was locked
 
 
-def _remove_stale(folder: Path) -> None:
+def remove_stale(folder: Path) -> None:
+    """Remove the scratch files in a folder that killed processes left."""
     with suppress(OSError):
         for name in os.listdir(folder):
             if not (name.startswith(".") and name.endswith(_SCRATCH)):
