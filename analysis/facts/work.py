@@ -283,8 +283,10 @@ class WorkFacts(CallFacts):
         calls = {kernel: call_of[int(first[number_of[kernel]])] for kernel in kernels}
         ids = sorted({int(self.calls.id[call]) for call in calls.values() if call != NONE})
         operator_of = dict(self.rows(_OPERATORS_AROUND.format(ids=ids), None))
-        index_of = {kernel: int(self.calls.id[call]) for kernel, call in calls.items() if call != NONE}
-        return {kernel: operator_of[index] for kernel, index in index_of.items() if operator_of.get(index) is not None}
+        call_ids = {kernel: int(self.calls.id[call]) for kernel, call in calls.items() if call != NONE}
+        return {
+            kernel: operator_of[call_id] for kernel, call_id in call_ids.items() if operator_of.get(call_id) is not None
+        }
 
     @cached_property
     def name_of(self) -> Array:

@@ -316,7 +316,7 @@ def _is_permuted(operands: Operands) -> bool:
         if len(item.strides) != len(item.shape):
             return False
         long = [index for index, size in enumerate(item.shape) if size > 1 and item.strides[index]]
-        orders.append(sorted(long, key=lambda place: -item.strides[place]))
+        orders.append(sorted(long, key=lambda index: -item.strides[index]))
     first, second = orders
     return [index for index in first if index in second] != second
 
