@@ -284,9 +284,7 @@ class WorkFacts(CallFacts):
         ids = sorted({int(self.calls.id[call]) for call in calls.values() if call != NONE})
         operator_of = dict(self.rows(_OPERATORS_AROUND.format(ids=ids), None))
         call_ids = {kernel: int(self.calls.id[call]) for kernel, call in calls.items() if call != NONE}
-        return {
-            kernel: operator_of[call_id] for kernel, call_id in call_ids.items() if operator_of.get(call_id) is not None
-        }
+        return {kernel: operator_of[item] for kernel, item in call_ids.items() if operator_of.get(item) is not None}
 
     @cached_property
     def name_of(self) -> Array:
