@@ -122,12 +122,12 @@ def _batches(events: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]
 def _derived(engine: TraceProcessor, facts: Facts, is_shown: bool) -> Iterator[dict[str, Any]]:
     """Yield the derived events: names of their tracks, slices, then instants in time."""
     pid = _free(engine.query(_PIDS)["pid"].tolist())
-    own = {"cat": FACT_CATEGORY, "pid": pid}
+    common = {"cat": FACT_CATEGORY, "pid": pid}
     titles = [*(f"GPU {device} idle" for device in facts.devices), *TABLES]
-    yield {**own, "ph": "M", "name": "process_name", "tid": pid, "ts": 0, "args": {"name": PROCESS}}
+    yield {**common, "ph": "M", "name": "process_name", "tid": pid, "ts": 0, "args": {"name": PROCESS}}
     tids = {title: pid + number for number, title in enumerate(titles, 1)}
     for title, tid in tids.items():
-        yield {**own, "ph": "M", "name": "thread_name", "tid": tid, "ts": 0, "args": {"name": title}}
+        yield {**common, "ph": "M", "name": "thread_name", "tid": tid, "ts": 0, "args": {"name": title}}
     idle = facts.idle
     starts, ends = (idle.ts, idle.ts_end) if is_shown else (idle.ts[:0], idle.ts_end[:0])
     new_ids = _new_ids(facts.slices, starts, ends, idle.device[: len(starts)])
@@ -140,10 +140,10 @@ def _derived(engine: TraceProcessor, facts: Facts, is_shown: bool) -> Iterator[d
             if name == _SHOWN and is_shown:
                 title, ts, dur = IDLE_CAUSES[row["cause"]], row["ts"], row["ts_end"] - row["ts"]
                 tid = tids[f"GPU {row['device']} idle"]
-                yield {**own, "ph": "X", "name": title, "tid": tid, "ts": _us(ts), "dur": _us(dur), "args": args}
+                yield {**common, "ph": "X", "name": title, "tid": tid, "ts": _us(ts), "dur": _us(dur), "args": args}
             else:
                 ts = next(moments)
-                yield {**own, "ph": "i", "s": "t", "name": name, "tid": tids[name], "ts": _us(ts), "args": args}
+                yield {**common, "ph": "i", "s": "t", "name": name, "tid": tids[name], "ts": _us(ts), "args": args}
 
 
 def _rows(name: str, facts: Facts, new_ids: dict[str, np.ndarray]) -> Iterator[dict[str, Any]]:
@@ -173,8 +173,8 @@ def _new_ids(slices: Slices, starts: np.ndarray, ends: np.ndarray, devices: np.n
     tracks, first = np.unique(slices.track, return_index=True)
     added = np.sort([added_ids[devices == device].min() for device in np.unique(devices)])
     track_ids = np.arange(int(tracks.max(initial=-1)) + 1)
-    known = tracks >= 0
-    track_ids[tracks[known]] += np.searchsorted(added, slice_ids[first[known]])
+    is_used = tracks >= 0
+    track_ids[tracks[is_used]] += np.searchsorted(added, slice_ids[first[is_used]])
     return {"JOINID(slice.id)": slice_ids, "JOINID(track.id)": track_ids}
 
 

@@ -106,18 +106,18 @@ class Frame:
 
     @classmethod
     def of_view(cls, columns: Mapping[str, np.ndarray], view: str) -> Frame:
-        """Columns of a table or view of the SQL package, with its units and meanings; `id` may be its `call_id`.
+        """Return columns of a table or view of the SQL package with its units and meanings; `id` may be its `call_id`.
 
         Raises KeyError for another view.
         """
         key = homes()[view]
         entry = next(entry for entry in read_module(key, modules()[key]).entries if entry.name == view)
-        known = {column.name: column for column in entry.columns}
-        known = {
-            name: known.get(name) or known[f"call_{name}"] for name in columns if {name, f"call_{name}"} & {*known}
+        named = {column.name: column for column in entry.columns}
+        described = {
+            name: named.get(name) or named[f"call_{name}"] for name in columns if {name, f"call_{name}"} & {*named}
         }
-        units = {name: _UNITS[column.unit] for name, column in known.items() if column.unit in _UNITS}
-        return cls(columns, units, {name: column.comment for name, column in known.items()})
+        units = {name: _UNITS[column.unit] for name, column in described.items() if column.unit in _UNITS}
+        return cls(columns, units, {name: column.comment for name, column in described.items()})
 
     def __repr__(self) -> str:
         """Return the first rows, and as many columns as fit the terminal."""
@@ -260,20 +260,20 @@ def read_frame(engine: TraceProcessor, name: str, columns: str = "", where: str 
     declared = FRAMES[name]
     items = {item.rpartition(" ")[2]: item for item in declared.columns.split(", ")}
     selected = ", ".join(items[column] for column in columns.split() or items)
-    found = engine.query(
+    arrays = engine.query(
         f"INCLUDE PERFETTO MODULE {homes()[declared.view]};\nSELECT {selected} FROM {declared.view}"
         f" WHERE {where or declared.where} ORDER BY {declared.order}"
     )
-    return Frame.of_view(found, declared.view)
+    return Frame.of_view(arrays, declared.view)
 
 
 def _array(values: Sequence[Any]) -> np.ndarray:
     kinds = set(map(type, values))
     if kinds in ({int}, {float}):
         return np.array(values)
-    found = np.empty(len(values), dtype=object)
-    found[:] = values
-    return found
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
 
 
 def _plain(value: Any) -> Value:
@@ -288,8 +288,8 @@ def _arrow(pyarrow: Any, column: np.ndarray) -> Any:
     values = column.tolist()
     kinds = {type(value) for value in values} - {type(None)}
     types = {int: pyarrow.int64(), float: pyarrow.float64(), bytes: pyarrow.binary()}
-    if len(kinds) == 1 and (known := types.get(kinds.pop())):
-        return pyarrow.array(values, type=known)
+    if len(kinds) == 1 and (arrow_type := types.get(kinds.pop())):
+        return pyarrow.array(values, type=arrow_type)
     texts = [value.hex() if isinstance(value, bytes) else None if value is None else str(value) for value in values]
     # A lone surrogate has no UTF-8 form.
     encoded = [None if text is None else text.encode("utf-8", "backslashreplace") for text in texts]

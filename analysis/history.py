@@ -67,8 +67,8 @@ class HistoryEntry(Struct, frozen=True):
         """
         value = self.figures.get(figure.id)
         doubted = any(self.groups.get(group) == "not_to_be_had" for group in figure.rests_on)
-        known = isinstance(value, (int, float)) and math.isfinite(value) and not doubted
-        return float(value) if known else None  # type: ignore[arg-type]
+        is_known = isinstance(value, (int, float)) and math.isfinite(value) and not doubted
+        return float(value) if is_known else None  # type: ignore[arg-type]
 
 
 class Change(Struct, frozen=True):
@@ -102,8 +102,8 @@ class History(Struct, frozen=True):
 
     def values(self, figure: Figure) -> list[tuple[int, float]]:
         """Return the figure by number of result, where it is known."""
-        found = ((number, entry.value(figure)) for number, entry in enumerate(self.entries))
-        return [(number, value) for number, value in found if value is not None]
+        all_values = ((number, entry.value(figure)) for number, entry in enumerate(self.entries))
+        return [(number, value) for number, value in all_values if value is not None]
 
     @property
     def figures(self) -> list[Figure]:
@@ -116,16 +116,16 @@ def histories(entries: Iterable[HistoryEntry]) -> list[History]:
     by_name: dict[str, list[HistoryEntry]] = {}
     for entry in sorted(entries, key=lambda entry: (entry.time, entry.digest)):
         by_name.setdefault(entry.name, []).append(entry)
-    found = [History(name, tuple(items), ()) for name, items in sorted(by_name.items())]
-    asked = [(history, figure, history.values(figure)) for history in found for figure in history.figures]
-    points = _change_points([[value for _, value in values] for _, _, values in asked])
-    changes: dict[str, list[Change]] = {history.name: [] for history in found}
-    for (history, figure, values), items in zip(asked, points, strict=True):
+    result = [History(name, tuple(items), ()) for name, items in sorted(by_name.items())]
+    series = [(history, figure, history.values(figure)) for history in result for figure in history.figures]
+    points = _change_points([[value for _, value in values] for _, _, values in series])
+    changes: dict[str, list[Change]] = {history.name: [] for history in result}
+    for (history, figure, values), items in zip(series, points, strict=True):
         for index, *rest in items:
             changes[history.name].append(Change(figure.id, values[index - 1][0], values[index][0], *rest))
     return [
         msgspec.structs.replace(history, changes=tuple(sorted(changes[history.name], key=lambda item: item.first)))
-        for history in found
+        for history in result
     ]
 
 
@@ -150,14 +150,14 @@ def when_text(entry: HistoryEntry) -> str:
     return f"{entry.time[:19]}{commit}"
 
 
-def judge_changes(found: Sequence[History], thresholds: Sequence[Threshold], recent: int | None) -> Judgement:
-    """Return changes against thresholds, with `recent` those of one of the last results of a name alone."""
+def judge_changes(histories: Sequence[History], thresholds: Sequence[Threshold], recent: int | None) -> Judgement:
+    """Return the verdict of thresholds on changes; with `recent`, on those in the last `recent` results of a name."""
     failed, undecided = [], []
     for threshold in thresholds:
         figure = threshold.figure
-        if figure is None or not any(figure in history.figures for history in found):
+        if figure is None or not any(figure in history.figures for history in histories):
             undecided.append(f"{threshold.text}: not recorded")
-        for history in found:
+        for history in histories:
             since = 0 if recent is None else len(history.entries) - recent
             for change in history.changes:
                 is_judged = figure is not None and change.figure == figure.id and change.first >= since
@@ -174,15 +174,15 @@ def _text(value: str | None) -> str:
 
 def _change_points(series: Sequence[Sequence[float]]) -> list[list[_Point]]:
     """Return the change points of each series."""
-    found: list[list[_Point]] = [[] for _ in series]
+    changes: list[list[_Point]] = [[] for _ in series]
     # What is always equal does not change.
-    asked = {_TEST.format(number): number for number, values in enumerate(series) if len(set(values)) > 1}
-    if not asked:
-        return found
-    factors = {number: _factor(max(map(abs, series[number]))) for number in asked.values()}
+    test_of = {_TEST.format(number): number for number, values in enumerate(series) if len(set(values)) > 1}
+    if not test_of:
+        return changes
+    factors = {number: _factor(max(map(abs, series[number]))) for number in test_of.values()}
     with TemporaryDirectory(prefix="molprof-history-") as name:
         folder, tests = Path(name), {}
-        for test, number in asked.items():
+        for test, number in test_of.items():
             file = folder / _FILE.format(test)
             _write_csv(file, [value * factors[number] for value in series[number]])
             tests[test] = {
@@ -190,13 +190,13 @@ def _change_points(series: Sequence[Sequence[float]]) -> list[list[_Point]]:
             }  # fmt: skip
         config = folder / "otava.yaml"
         config.write_text(json.dumps({"tests": tests}), encoding="utf-8")  # JSON is YAML
-        answers = _otava("analyze", "--config-file", str(config), "--output", "json", *asked)
+        answers = _otava("analyze", "--config-file", str(config), "--output", "json", *test_of)
     for test, points in answers.items():
-        number = asked[test]
+        number = test_of[test]
         for change in (change for point in points for change in point["changes"]):
             before, after = (float(change[name]) / factors[number] for name in ("mean_before", "mean_after"))
-            found[number].append((int(change["index"]), before, after, float(change["pvalue"])))
-    return found
+            changes[number].append((int(change["index"]), before, after, float(change["pvalue"])))
+    return changes
 
 
 def _factor(largest: float) -> float:
@@ -215,9 +215,9 @@ def _write_csv(file: Path, values: Sequence[float]) -> None:
 
 
 def _otava(*arguments: str) -> dict[str, Any]:
-    """Return what Otava answers, by test."""
-    given = os.environ.get(OTAVA_VARIABLE)
-    line = shlex.split(given) if given else [shutil.which("otava") or ""]
+    """Return Otava's answers, by test."""
+    command = os.environ.get(OTAVA_VARIABLE)
+    line = shlex.split(command) if command else [shutil.which("otava") or ""]
     hint = f"pipx install apache-otava; or export {OTAVA_VARIABLE}='uvx --from apache-otava otava'"
     if not line[0]:
         raise UsageError("Apache Otava finds change points, and there is no program otava on the PATH", hint)
@@ -235,13 +235,13 @@ def _otava(*arguments: str) -> dict[str, Any]:
             f"Apache Otava ({shlex.join(line)}) failed: {text}", "molprof reads what apache-otava 0.8 says"
         )
     try:
-        found: dict[str, Any] = {}
+        answers: dict[str, Any] = {}
         for text in ended.stdout.splitlines():
-            found |= msgspec.json.decode(text) if text.startswith("{") else {}
-        missing = set(arguments[5:]) - found.keys()
+            answers |= msgspec.json.decode(text) if text.startswith("{") else {}
+        missing = set(arguments[5:]) - answers.keys()
         if missing:
             raise ValueError(f"no answer about {len(missing)} series")
-        return found
+        return answers
     except (ValueError, TypeError) as error:
         text = f"what Apache Otava ({shlex.join(line)}) answered cannot be read: {error}"
         raise EngineError(text, "molprof reads what apache-otava 0.8 says") from error

@@ -80,8 +80,8 @@ class MemoryTimeline:
     @property
     def at_peak(self) -> dict[str, int]:
         """Bytes by category, the most first."""
-        found = {name: int(live[self.peak]) for name, live in self.live.items()}
-        return dict(sorted(((name, size) for name, size in found.items() if size), key=lambda item: -item[1]))
+        sizes = {name: int(live[self.peak]) for name, live in self.live.items()}
+        return dict(sorted(((name, size) for name, size in sizes.items() if size), key=lambda item: -item[1]))
 
 
 @dataclass(frozen=True)
@@ -219,9 +219,9 @@ def _model(manifest: Manifest) -> Model | None:
 
 def _course(info: TraceInfo, device: str, events: Frame, steps: Frame, model: Model | None) -> MemoryTimeline:
     size, total = events["bytes"], events["total_bytes"]
-    place_of = {number: place for place, number in enumerate(events["id"].tolist())}
-    made = [None if item is None else place_of[item] for item in events["allocation_id"].tolist()]
-    category = _categories(events, made, device, model)
+    row_of = {number: row for row, number in enumerate(events["id"].tolist())}
+    allocations = [None if item is None else row_of[item] for item in events["allocation_id"].tolist()]
+    category = _categories(events, allocations, device, model)
     zero = np.zeros(len(events), dtype=np.int64)
     live = {name: np.cumsum(np.where(category == name, size, 0)) for name in dict.fromkeys(category.tolist())}
     start = int(total[0] - size[0])
@@ -233,45 +233,45 @@ def _course(info: TraceInfo, device: str, events: Frame, steps: Frame, model: Mo
     jumps = np.array([item or 0 for item in events["unexplained_bytes"].tolist()], dtype=np.int64)
     if jumps.any():
         live[UNEXPLAINED] = np.cumsum(jumps)
-    known = next((item for item in info.devices if str(item.get("id")) == device), {})
+    properties = next((item for item in info.devices if str(item.get("id")) == device), {})
     peak = int(total.argmax())
-    places = _places(events, made, peak)
+    sites = _places(events, allocations, peak)
     ours = sum(int(each[peak]) for name, each in live.items() if name not in (WEIGHTS, BEFORE, UNEXPLAINED))
     # What lives at the peak is counted twice: by what is freed when, and by the bytes of all events up to there.
     if not np.array_equal(np.sum(list(live.values()), axis=0), total) or ours != sum(
-        place.peak_bytes for place in places if len(place.path) == 1
+        site.peak_bytes for site in sites if len(site.path) == 1
     ):
         raise EngineError(f"{info.path}: live memory by category or place does not add up to the recorded total")
     return MemoryTimeline(
         device,
-        None if device == HOST else known.get("name"),
-        None if device == HOST else known.get("totalGlobalMem"),
+        None if device == HOST else properties.get("name"),
+        None if device == HOST else properties.get("totalGlobalMem"),
         events["ts"],
         live,
         int(events["reserved_bytes"].max()),
         int((jumps != 0).sum()),
-        places,
+        sites,
         *_growth(events["ts"], live, steps),
     )
 
 
-def _categories(events: Frame, made: list[int | None], device: str, model: Model | None) -> np.ndarray:
-    """Of each event; of a free that of its allocation. Tensors of the size of a captured model's logits are such."""
+def _categories(events: Frame, allocations: list[int | None], device: str, model: Model | None) -> np.ndarray:
+    """Return the category of each event, or of what it frees. Tensors of the size of the model's logits are logits."""
     category = events["category"].copy()
     rows = range(1, model.rows + 1) if model else ()
     block = 1 if device == HOST else _BLOCK_BYTES
     widths = {row * width for row in rows for width in (model.needs.logits_of_row if model else ())}
     sizes = [-(-size // block) * block for size in widths]
     category[(category == "activations") & np.isin(events["bytes"], sizes)] = "logits"
-    for index, at in enumerate(made):
+    for index, at in enumerate(allocations):
         if category[index] is None:
             category[index] = BEFORE if at is None else category[at]
     return np.asarray(category)
 
 
-def _places(events: Frame, made: list[int | None], peak: int) -> tuple[AllocationSite, ...]:
+def _places(events: Frame, allocations: list[int | None], peak: int) -> tuple[AllocationSite, ...]:
     """Return the allocations of phases, modules and operators, in the order of their first allocation."""
-    freed = {at: index for index, at in enumerate(made) if at is not None}
+    freed = {at: index for index, at in enumerate(allocations) if at is not None}
     sums: defaultdict[tuple[str, ...], np.ndarray] = defaultdict(lambda: np.zeros(4, dtype=np.int64))
     columns = events.select("bytes", "phase", "module", "source", "operator").rows()
     for index, (size, phase, module, source, operator) in enumerate(columns):

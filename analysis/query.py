@@ -74,13 +74,13 @@ def find_statement(text: str, parameters: Mapping[str, str], files: bool = True)
     `$key`s; examples have defaults. Without `files`, no file is read. Raises UsageError for none of these, an
     unreadable file, a missing or unused parameter.
     """
-    known, home = modules(), homes()
+    sources, home = modules(), homes()
     key = f"{PACKAGE}.{text.removeprefix(f'{PACKAGE}.')}"
-    if key in known or text in home:
-        place = key if key in known else home[text]
-        module = read_module(place, known[place])
+    if key in sources or text in home:
+        module_key = key if key in sources else home[text]
+        module = read_module(module_key, sources[module_key])
         sql, entries, values = module.example, module.entries, dict(module.defaults)
-        if key not in known:
+        if key not in sources:
             entries = tuple(entry for entry in entries if entry.name == text)
             columns = ",\n".join(f"  {column.name}" for column in entries[0].columns)
             arguments = [argument.name for argument in entries[0].arguments]
@@ -142,7 +142,7 @@ def bind(sql: str, parameters: Mapping[str, str], numeric: AbstractSet[str] = fr
 
 def statements(sql: str) -> list[str]:
     """Return the statements of `sql` without empty ones, each at its line and column there."""
-    found: list[str] = []
+    parts: list[str] = []
     start = at = 0
     is_empty = True
     if has_trigger := "TRIGGER" in sql.upper():  # whose body has semicolons of its own
@@ -154,9 +154,9 @@ def statements(sql: str) -> list[str]:
             continue
         if not is_empty:
             line = sql.rfind("\n", 0, start) + 1
-            found.append("\n" * sql.count("\n", 0, start) + " " * (start - line) + sql[start:at])
+            parts.append("\n" * sql.count("\n", 0, start) + " " * (start - line) + sql[start:at])
         start, is_empty = at, True
-    return found
+    return parts
 
 
 def literal(name: str, value: str) -> str:
@@ -226,9 +226,9 @@ def run_statement(engine: TraceProcessor, info: TraceInfo, statement: Statement)
 
 
 def _lacks_gpu(engine: TraceProcessor, statement: Statement) -> bool:
-    """Whether a statement reads GPU work, and the trace has none."""
-    known = catalog()
-    if not any(_GPU_WORK in with_includes(module, known) for module in statement.modules):
+    """Return whether a statement reads GPU work, and the trace has none."""
+    all_modules = catalog()
+    if not any(_GPU_WORK in with_includes(module, all_modules) for module in statement.modules):
         return False
     sql = f"INCLUDE PERFETTO MODULE {PACKAGE}.{_GPU_WORK}; SELECT COUNT() AS count FROM molprof_{_GPU_WORK}"
     return int(next(iter(engine.query(sql).values()))[0]) == 0

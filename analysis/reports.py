@@ -31,14 +31,12 @@ _READ_COLUMNS = {
 
 
 def with_given(reports: Sequence[Report], tokens: Sequence[int], molecules: Sequence[int]) -> list[Report]:
-    """Return the reports, the foreign ones with what was given.
-
-    One number for all of them, or one for each in their order.
+    """Return the reports, the foreign ones with the values: one for all of them, or one for each in their order.
 
     Raises UsageError for any other number of values, and where no trace is foreign.
     """
-    foreign = [place for place, report in enumerate(reports) if report.run is None]
-    found = list(reports)
+    foreign = [index for index, report in enumerate(reports) if report.run is None]
+    completed = list(reports)
     for name, values in (("tokens", tokens), ("molecules", molecules)):
         if values and not foreign:
             raise UsageError(f"--{name} is for foreign traces; {reports[0].trace.path} records its own")
@@ -47,9 +45,9 @@ def with_given(reports: Sequence[Report], tokens: Sequence[int], molecules: Sequ
                 f"--{name} was given {len(values)} times, for {counted(len(foreign), 'foreign trace')}",
                 hint="give it once for all of them, or once for each in the order of the traces",
             )
-        for place, value in zip(foreign, cycle(values), strict=False):
-            found[place] = replace(found[place], given=replace(found[place].given, **{name: value}))
-    return found
+        for index, value in zip(foreign, cycle(values), strict=False):
+            completed[index] = replace(completed[index], given=replace(completed[index].given, **{name: value}))
+    return completed
 
 
 def read_stored(path: Path) -> Report | None:

@@ -314,8 +314,8 @@ def each_trace(
         executor: what runs the jobs, at most `at_once`, in place of processes of this one; its caller ends it.
     """
     at_once = max(1, processors() if at_once is None else at_once)
-    asked = ((path, _caught(known, path)) for path in paths)
-    first = list(islice(asked, _AHEAD * at_once))
+    answers = ((path, _caught(known, path)) for path in paths)
+    first = list(islice(answers, _AHEAD * at_once))
     is_all = len(first) == len(paths)
     count = min(at_once, sum(answer is None for _, answer in first)) if is_all else at_once
     reading = reading or Reading()
@@ -330,7 +330,7 @@ def each_trace(
             workers = Workers(count, copied=is_all and can_copy())
             stack.callback(workers.shutdown, wait=False, cancel_futures=True)
         waiting: deque[Callable[[], T | MolprofError]] = deque()
-        for path, answer in chain(first, asked):
+        for path, answer in chain(first, answers):
             if answer is not None:
                 waiting.append(partial(_same, answer))
             elif workers is None or is_stream(path) or has_secret(path) or not is_utf8(str(path)):

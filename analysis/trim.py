@@ -80,19 +80,19 @@ def trim(path: Path, output: Path, wish: Wish, force: bool = True) -> TrimResult
     Raises TraceError, or UsageError where the steps or phases do not exist or nothing would be left.
     """
     try:
-        found, keys = _read(path)
+        columns, keys = _read(path)
     except TraceError as problem:
         if "--partial" not in (problem.hint or ""):
             raise
         raise TraceError(str(problem), hint="copy or record the file again: only whole traces are trimmed") from problem
-    steps, phases = _annotated(found, path)
+    steps, phases = _annotated(columns, path)
     chosen = _chosen(path, steps, wish)
-    span_ns = _span(found, wish, chosen)
-    kept = _kept(found, path, span_ns, phases, wish)
-    complete = found.are(lambda kind: kind[0] == "X" and kind[1] != FACT_CATEGORY)
+    span_ns = _span(columns, wish, chosen)
+    kept = _kept(columns, path, span_ns, phases, wish)
+    complete = columns.are(lambda kind: kind[0] == "X" and kind[1] != FACT_CATEGORY)
     after = int((kept & complete).sum())
-    if not after or span_ns[0] > found.last_ns:  # a sequence's slice, which is cut, would remain
-        hint = f"its events start within {(found.last_ns - found.origin_ns) / 1e6:.3f} ms"
+    if not after or span_ns[0] > columns.last_ns:  # a sequence's slice, which is cut, would remain
+        hint = f"its events start within {(columns.last_ns - columns.origin_ns) / 1e6:.3f} ms"
         raise UsageError(f"no event of {path} would be left", hint=hint)
     trimmed = _record(path, wish, chosen, trimmed_from_json(keys.get(TRIMMED_KEY)))
     left = [step for step in steps if span_ns[0] <= step.start_ns < span_ns[1]]
@@ -100,11 +100,11 @@ def trim(path: Path, output: Path, wish: Wish, force: bool = True) -> TrimResult
         keys[KEY] = _trimmed_manifest(path, keys[KEY], left)
     keys |= {"traceName": output.name, TRIMMED_KEY: to_builtins(trimmed)}
     with replacing_packed(output, force) as out:
-        _write(out, path, found, kept, span_ns)
+        _write(out, path, columns, kept, span_ns)
         for key, value in keys.items():
             out.write(whole_json(f",\n{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}").encode())
         out.write(b"\n}\n")
-    unplaced = found.are(lambda kind: kind[0] not in {*_TIMED, *FLOW_PHASES, "M"})
+    unplaced = columns.are(lambda kind: kind[0] not in {*_TIMED, *FLOW_PHASES, "M"})
     return TrimResult(int(complete.sum()), after, int(unplaced.sum()))
 
 
@@ -146,12 +146,13 @@ def _chosen(path: Path, steps: list[RecordedStep], wish: Wish) -> list[RecordedS
     if not steps:
         raise UsageError(f"{path} has no annotated steps", hint="give a span of time with --from and --to")
     batch = steps[0].batch if wish.batch is None else wish.batch
-    known = [step for step in steps if step.batch == batch]
+    of_batch = [step for step in steps if step.batch == batch]
     first, last = wish.steps
-    chosen = [step for step in known if first <= step.number <= last]
+    chosen = [step for step in of_batch if first <= step.number <= last]
     if not chosen:
         of = "" if batch is None else f" of batch {batch}"
-        there = f"{min(step.number for step in known)}:{max(step.number for step in known)}" if known else "none"
+        numbers = [step.number for step in of_batch]
+        there = f"{min(numbers)}:{max(numbers)}" if numbers else "none"
         raise UsageError(f"{path} has no recorded steps {first}:{last}{of}", hint=f"those recorded are {there}")
     return chosen
 
@@ -257,8 +258,8 @@ def _read(path: Path) -> tuple[_Columns, dict[str, Any]]:
         if event.ph in FLOW_PHASES:
             text = bytes(event.id)
             return int(text) if text.isdigit() and int(text) < _MAX_NUMBER else -1 - ids[text]
-        found = None if event.args is None else event.args.correlation
-        return found if isinstance(found, int) and 0 <= found < _MAX_NUMBER else -1
+        correlation = None if event.args is None else event.args.correlation
+        return correlation if isinstance(correlation, int) and 0 <= correlation < _MAX_NUMBER else -1
 
     def read(text: bytes) -> TracePart:
         if not text.isascii():
@@ -266,11 +267,12 @@ def _read(path: Path) -> tuple[_Columns, dict[str, Any]]:
         events = _decode_events(text)
         starts = times_ns(events, or_zero([event.ts for event in events]), "ts")
         durations = times_ns(events, or_zero([event.dur for event in events]), "dur")
-        found = list(map(_kind, events))
-        if any(places := [kind[0] == "M" or (kind[0] == "X" and _category(kind) == ANNOTATION) for kind in found]):
-            annotations.extend(map(bytes, compress(_decode_texts(text), places)))
+        event_kinds = list(map(_kind, events))
+        marks = [kind[0] == "M" or (kind[0] == "X" and _category(kind) == ANNOTATION) for kind in event_kinds]
+        if any(marks):
+            annotations.extend(map(bytes, compress(_decode_texts(text), marks)))
         count = len(events)
-        kind_of = np.fromiter(map(kinds.__getitem__, found), np.int32, count)
+        kind_of = np.fromiter(map(kinds.__getitem__, event_kinds), np.int32, count)
         blocks.append((kind_of, starts, starts + durations, np.fromiter(map(number, events), np.int64, count)))
         return TracePart(events=count)
 
@@ -299,7 +301,7 @@ def _span(columns: _Columns, wish: Wish, steps: list[RecordedStep]) -> tuple[int
 def _kept(
     columns: _Columns, path: Path, span_ns: tuple[int, int], phases: list[tuple[int, int, str]], wish: Wish
 ) -> Array:
-    """Which events are kept: those of a span of time and of phases, with the GPU work of its calls.
+    """Return which events are kept: those of a span of time and of phases, with the GPU work of its calls.
 
     Raises UsageError for a phase or category that is not recorded.
     """
@@ -307,17 +309,17 @@ def _kept(
     if unknown := [name for name in wish.phases if name not in names]:
         hint = f"those recorded are {', '.join(names)}" if names else "only molprof's own traces have phases"
         raise UsageError(f"{path} has no recorded phase {unknown[0]!r}", hint=hint)
-    known = sorted({str(category) for phase, category, _ in columns.kinds if phase == "X"} - {FACT_CATEGORY})
-    if unknown := [name for name in (*wish.categories, *wish.without) if name not in known]:
-        raise UsageError(f"{path} has no category {unknown[0]!r}", hint=f"it has {', '.join(known)}")
+    categories = sorted({str(category) for phase, category, _ in columns.kinds if phase == "X"} - {FACT_CATEGORY})
+    if unknown := [name for name in (*wish.categories, *wish.without) if name not in categories]:
+        raise UsageError(f"{path} has no category {unknown[0]!r}", hint=f"it has {', '.join(categories)}")
     starts, ends, numbers = columns.starts_ns, columns.ends_ns, columns.numbers
     in_time = (starts >= span_ns[0]) & (starts < span_ns[1])
     in_phases = in_time
     if wish.phases:
         # Sorted and disjoint.
         begins, stops = np.array([phase[:2] for phase in phases if phase[2] in wish.phases], np.int64).T
-        place = np.searchsorted(begins, starts, side="right") - 1
-        in_phases = in_time & (place >= 0) & (starts < stops[place])
+        span_before = np.searchsorted(begins, starts, side="right") - 1
+        in_phases = in_time & (span_before >= 0) & (starts < stops[span_before])
     # GPU work is kept by its call where that is recorded, else by its own start.
     linked = columns.are(lambda kind: kind[0] == "X") & (numbers >= 0)
     is_work = columns.are(lambda kind: _category(kind) in GPU_WORK)
@@ -369,8 +371,8 @@ def _write(out: BinaryIO, path: Path, columns: _Columns, kept: Array, span_ns: t
         nonlocal at, before
         texts: list[Any] = _decode_texts(text)
         block = slice(at, at + len(texts))
-        for place in np.flatnonzero(sequences[block]).tolist():
-            texts[place] = _shortened(texts[place], int(begins[at + place]), int(ends[at + place]))
+        for index in np.flatnonzero(sequences[block]).tolist():
+            texts[index] = _shortened(texts[index], int(begins[at + index]), int(ends[at + index]))
         if some := list(compress(texts, kept[block].tolist())):
             out.write(before + b",\n".join(some))
             before = b",\n"

@@ -82,12 +82,12 @@ class Comparison(Struct, frozen=True):
 
 
 def _one_or_all(items: Sequence[Difference | TraceDifference | PhaseDifference | None]) -> Any:
-    found = [None if item is None else plain(to_builtins(item)) for item in items]
-    return found[0] if len(found) == 1 else found
+    documents = [None if item is None else plain(to_builtins(item)) for item in items]
+    return documents[0] if len(documents) == 1 else documents
 
 
 def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Sequence[Expectation] = ()) -> Comparison:
-    """Each report against the first. Raises NotComparableError for runs of other work, unless `anyway`: then a note."""
+    """Compare each report with the first. Raises NotComparableError for other work, unless `anyway`: then a note."""
     from molprof.analysis.compare.thresholds import predictions  # a report needs none
 
     if len(reports) < 2:
@@ -108,8 +108,8 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
         rows=rows,
         differences=differences,
         trace_differences=tuple(
-            trace_difference(reports[0], report) if found is None else None
-            for found, report in zip(differences, reports[1:], strict=True)
+            trace_difference(reports[0], report) if breakdown is None else None
+            for breakdown, report in zip(differences, reports[1:], strict=True)
         ),
         phase_differences=tuple(phase_difference(reports[0], report) for report in reports[1:]),
         predictions=predictions(labels, timed, rows, expectations),
@@ -127,39 +127,39 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
 
 
 def compare_with(base: int | None, reports: Sequence[Report], **how: Any) -> Comparison:
-    """Each report against the one at `base`; None: against the only run without a constraint, else the first.
+    """Compare each report with that at `base`; None: with the only run without a constraint, else the first.
 
     how: as for `compare`. Raises UsageError and NotComparableError.
     """
-    found = base_of(reports) if base is None and len(reports) > 1 else base
-    place = found or 0
-    compared = compare([reports[place], *reports[:place], *reports[place + 1 :]], **how)
-    if found is None or (base is None and not place and len(reports) == 2):
+    chosen = base_of(reports) if base is None and len(reports) > 1 else base
+    index = chosen or 0
+    compared = compare([reports[index], *reports[:index], *reports[index + 1 :]], **how)
+    if chosen is None or (base is None and not index and len(reports) == 2):
         return compared
     why = "as asked (--base)" if base is not None else "the only run without a constraint (--base takes another)"
     return replace(compared, base=f"ratios are to {compared.labels[0]}, {why}")
 
 
 def _worded(rows: Sequence[ComparedRow], reports: Sequence[Report]) -> tuple[ComparedRow, ...]:
-    """Return the rows, without words of molecules where all that is known to have run are prompts."""
-    known = [report.run.noun if report.run else "request" for report in reports if report.run or report.served]
-    if not known or "molecule" in known:
+    """Return the rows, with `prompt` or `request` for `molecule` where no run generated molecules."""
+    run_nouns = [report.run.noun if report.run else "request" for report in reports if report.run or report.served]
+    if not run_nouns or "molecule" in run_nouns:
         return tuple(rows)
-    nouns = [(row, row.figure.label.replace("molecule", known[0])) for row in rows]
+    nouns = [(row, row.figure.label.replace("molecule", run_nouns[0])) for row in rows]
     return tuple(replace(row, figure=replace(row.figure, label=label)) for row, label in nouns)
 
 
 def pairing_notes(labels: Sequence[str], differences: Sequence[Difference | None]) -> Iterator[str]:
-    """Which runs were compared round by round, and which were captured apart, and what that means."""
-    known = [(label, item) for label, item in zip(labels[1:], differences, strict=True) if item is not None]
-    if paired := [f"{label} ({counted(item.rounds, 'round')})" for label, item in known if item.paired]:
+    """Yield notes on the runs that were compared round by round, and on those that were captured apart."""
+    differing = [(label, item) for label, item in zip(labels[1:], differences, strict=True) if item is not None]
+    if paired := [f"{label} ({counted(item.rounds, 'round')})" for label, item in differing if item.paired]:
         yield (
             f"paired with {labels[0]}, compared round by round: {', '.join(paired)}; times are means of the "
             "rounds, ratios and differences are theirs; intervals by Student's t"
         )
-    if few := [label for label, item in known if item.paired and item.rounds < LEAST_REPEATS]:
+    if few := [label for label, item in differing if item.paired and item.rounds < LEAST_REPEATS]:
         yield f"no intervals with fewer than {LEAST_REPEATS} rounds: {', '.join(few)}"
-    if apart := [label for label, item in known if not item.paired]:
+    if apart := [label for label, item in differing if not item.paired]:
         yield (
             f"not paired with {labels[0]}: {', '.join(apart)}. The machine may have changed its speed between the "
             "captures, which their intervals do not show. molprof capture with several models or processors pairs runs"
@@ -245,11 +245,9 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
     foreign = [label for label, report in named if report.run is None]
     if foreign and runs:
         of_molecules = any(run.of_molecules for _, _, run in runs)
-        given = (
-            "--tokens and --molecules say how many it generated" if of_molecules else "--tokens says how many it made"
-        )
+        how = "--tokens and --molecules say how many it generated" if of_molecules else "--tokens says how many it made"
         yield (
-            f"not captured by molprof: {', '.join(foreign)}. Unprofiled times and drift are not recorded there; {given}"
+            f"not captured by molprof: {', '.join(foreign)}. Unprofiled times and drift are not recorded there; {how}"
         )
 
 
@@ -273,20 +271,20 @@ def unlike_surroundings(first: Mapping[str, str], other: Mapping[str, str]) -> s
 
 
 def surroundings(devices: Iterable[str], software: Mapping[str, str], run: Run | None = None) -> dict[str, str]:
-    """Hardware and software by name, as far as a trace tells them; `run` is what molprof captured."""
+    """Return hardware and software by name, as far as a trace records them; `run` is what molprof captured."""
     versions = dict(software)
     platform = [f"{name} {versions.pop(name)}" for name in ("CUDA", "HIP") if name in versions]
-    found = {"device": ", ".join(sorted(set(devices))), "platform": ", ".join(platform), **versions}
+    named = {"device": ", ".join(sorted(set(devices))), "platform": ", ".join(platform), **versions}
     if run is not None:
         setup = run.setup
-        found |= {"device": setup.gpu or setup.device or "", "torch": setup.torch, "transformers": setup.transformers}
-    return {name: value for name, value in found.items() if value}
+        named |= {"device": setup.gpu or setup.device or "", "torch": setup.torch, "transformers": setup.transformers}
+    return {name: value for name, value in named.items() if value}
 
 
 def _unlike(first: Report, other: Report, role: str) -> list[str]:
     """Return the figures of a role in which the reports differ, with both values."""
-    known = [report.run for report in (first, other) if report.run is not None]
-    noun = "molecule" if any(run.of_molecules for run in known) else "prompt"
+    runs = [report.run for report in (first, other) if report.run is not None]
+    noun = "molecule" if any(run.of_molecules for run in runs) else "prompt"
     return [
         f"{figure.label.replace('molecule', noun)} ({by_unit(figure.unit, value)}, not {by_unit(figure.unit, before)})"
         for figure in FIGURES

@@ -10,14 +10,14 @@ from molprof.analysis.figures.model import Report, ServedTimes
 def base_of(reports: Sequence[Report]) -> int | None:
     """Return the index of the only run without a constraint.
 
-    None where there are several or none, or one does not tell.
+    None where there are several or none, or where a report does not show it.
     """
-    known = [is_constrained(report) for report in reports]
-    return known.index(False) if known.count(False) == 1 and None not in known else None
+    constrained = [is_constrained(report) for report in reports]
+    return constrained.index(False) if constrained.count(False) == 1 and None not in constrained else None
 
 
 def is_constrained(report: Report) -> bool | None:
-    """Whether anything decided which tokens a run may write; None where that is not recorded."""
+    """Return whether anything decided which tokens a run may write; None where that is not recorded."""
     if isinstance(report.served, ServedTimes):
         return report.served.run == "constrained"
     run = report.run
@@ -25,5 +25,5 @@ def is_constrained(report: Report) -> bool | None:
         return None
     setup, masked = run.setup, run.masked
     # What a program asks of generate is among the parameters; logits are counted whoever masked them.
-    asked = setup.processor is not None or bool(setup.processor_parameters)
-    return asked or (masked is not None and any((masked.free, masked.copy, masked.end, masked.idle)))
+    is_asked = setup.processor is not None or bool(setup.processor_parameters)
+    return is_asked or (masked is not None and any((masked.free, masked.copy, masked.end, masked.idle)))

@@ -160,12 +160,13 @@ def difference(first: Run | None, other: Run | None, wall: ComparedRow, index: i
     )
 
 
-def known_parts(found: Difference) -> dict[str, int]:
+def known_parts(difference: Difference) -> dict[str, int]:
     """Return the parts that are not 0 beyond noise; all that are not 0 where noise is unknown."""
     return {
         part: ns
-        for part, ns in found.parts.items()
-        if ns and (group_of(part) in _COUNTED or not found.intervals or significant(found.intervals[part], 0.0))
+        for part, ns in difference.parts.items()
+        if ns
+        and (group_of(part) in _COUNTED or not difference.intervals or significant(difference.intervals[part], 0.0))
     }
 
 
@@ -227,9 +228,9 @@ def _ratio(part: int | Fraction, whole: int) -> Fraction | None:
 
 
 def _factor(part: str, first: int | Fraction | None, other: int | Fraction | None) -> Factor:
-    """Return a factor that a run of 0 steps may lack. Then it did not change."""
-    known = [value for value in (first, other) if value is not None] or [0]
-    return Factor(part, *(Fraction(known[0] if value is None else value) for value in (first, other)))
+    """Return a factor, unchanged where one of the runs has 0 steps and so no value."""
+    recorded = [value for value in (first, other) if value is not None] or [0]
+    return Factor(part, *(Fraction(recorded[0] if value is None else value) for value in (first, other)))
 
 
 def _steps(run: Run) -> tuple[int, int]:
@@ -299,19 +300,19 @@ def _phase(part: str) -> str | None:
 
 
 def _apart(parts: Mapping[str, int], equal: frozenset[str]) -> dict[str, int]:
-    """Return the parts with those of equal work under the machine's name; of one phase they are one part."""
-    found: dict[str, int] = {}
+    """Return the parts, those of equal work as one part per phase under the machine's name."""
+    merged: dict[str, int] = {}
     for part, ns in parts.items():
         phase = _phase(part)
         name = f"{MACHINE}.{phase}" if phase in equal else part
-        found[name] = found.get(name, 0) + ns
-    return {part: found[part] for part in in_order(found)}
+        merged[name] = merged.get(name, 0) + ns
+    return {part: merged[part] for part in in_order(merged)}
 
 
 def _intervals(
     parts: Mapping[str, int], each: Sequence[Mapping[str, int]], first: Run, other: Run, drift: float
 ) -> dict[str, ConfidenceInterval]:
-    """Of each part that is not 0, ns; that none of those of unequal work misses its value has the probability LEVEL."""
+    """Return the interval of each part that is not 0, ns; with probability LEVEL those of unequal work are right."""
     longest_ns = {phase: max(_wall_ns(run, phase) for run in (first, other)) for phase in (*PHASES, BETWEEN)}
     least_ns = _LEAST_RATIO * (first.wall_ns.median or 0)
     changed = {part: _phase(part) for part, ns in parts.items() if ns or any(item[part] for item in each)}
@@ -322,7 +323,7 @@ def _intervals(
         if phase is not None and group_of(part) != MACHINE and longest_ns[phase] >= least_ns
     }
     level = 1 - (1 - LEVEL) / max(1, len(judged))
-    found = {}
+    intervals = {}
     for part, phase in changed.items():
         interval = mean_interval([float(item[part]) for item in each], level if part in judged else LEVEL)
         if interval is None:
@@ -330,8 +331,8 @@ def _intervals(
         value, half = parts[part], (interval.high - interval.low) / 2
         if group_of(part) != MACHINE:
             half += drift * max(abs(value), 0 if phase is None else longest_ns[phase])
-        found[part] = ConfidenceInterval(value - half, value + half, interval.level)
-    return found
+        intervals[part] = ConfidenceInterval(value - half, value + half, interval.level)
+    return intervals
 
 
 def named_parts(sure: Mapping[str, int]) -> tuple[str, ...]:
@@ -366,10 +367,10 @@ def same_work(first: Run, other: Run) -> frozenset[str]:
     # The recorded forwards have as many kernels, or leaf operators without a GPU, where both are known.
     here, there = _operations(first), _operations(other)
     agree = here is None or there is None or abs(here - there) <= _TOLERANCE * max(here, there)
-    found = {"forward"} if agree else set()
+    phases = {"forward"} if agree else set()
     if one.prompt_widths == two.prompt_widths:
-        found |= {"tokenize", "setup", "prefill"}
-    return frozenset(found)
+        phases |= {"tokenize", "setup", "prefill"}
+    return frozenset(phases)
 
 
 def _differ(first: Run, other: Run, names: tuple[str, ...]) -> bool:

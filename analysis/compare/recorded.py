@@ -77,13 +77,12 @@ def _per_step(first: Report, other: Report) -> StepDifference | None:
 
 
 def step_counts(first: Report, other: Report) -> tuple[int, int] | None:
-    """Return the steps of two traces that whole-trace figures may be divided by.
+    """Return the numbers of steps by which the whole-trace figures of two traces may be divided.
 
-    All of one kind, with next to all GPU work.
-
-    None where a trace has no steps or several kinds of them, or the traces have other kinds.
+    All steps are of one kind, with next to all GPU work. None where a trace has no steps or several kinds of them, or
+    the traces have different kinds.
     """
-    found = []
+    kinds_of = []
     for report in (first, other):
         rows: Any = report.table("steps").to_json()
         kinds = [row for row in rows if row["steps"]]
@@ -91,8 +90,8 @@ def step_counts(first: Report, other: Report) -> tuple[int, int] | None:
         all_ns = sum(row["gpu_ns"] or 0 for row in rows)
         if len(kinds) != 1 or outside_ns > _MOST_OUTSIDE * all_ns:
             return None
-        found.append(kinds[0])
-    one, two = found
+        kinds_of.append(kinds[0])
+    one, two = kinds_of
     if (one["source"], one["kind"]) != (two["source"], two["kind"]):
         return None
     return one["steps"], two["steps"]
@@ -123,15 +122,15 @@ def class_times(first: Report, other: Report, counts: tuple[int, int] | None) ->
     rows: list[dict[str, Any]] = [
         {str(row["class"]): row for row in report.table("kernel_classes").to_json()} for report in (first, other)
     ]
-    places = [{row["class"]: row["place"] for row in _rows(report, "class_places")} for report in (first, other)]
-    found = []
+    places_of = [{row["class"]: row["place"] for row in _rows(report, "class_places")} for report in (first, other)]
+    class_rows = []
     for name in dict.fromkeys([*rows[0], *rows[1]]):
-        known = [of.get(name, {"count": 0, "time_ns": 0}) for of in rows]
-        times = tuple(row["time_ns"] / count for row, count in zip(known, steps, strict=True))
-        runs = tuple(row["count"] / count for row, count in zip(known, steps, strict=True))
+        amounts = [of.get(name, {"count": 0, "time_ns": 0}) for of in rows]
+        times = tuple(row["time_ns"] / count for row, count in zip(amounts, steps, strict=True))
+        runs = tuple(row["count"] / count for row, count in zip(amounts, steps, strict=True))
         more = int(times[1] > times[0])
-        found.append(ClassTime(name, (runs[0], runs[1]), (times[0], times[1]), places[more].get(name)))
-    return sorted(found, key=lambda item: -abs(item.change_ns))
+        class_rows.append(ClassTime(name, (runs[0], runs[1]), (times[0], times[1]), places_of[more].get(name)))
+    return sorted(class_rows, key=lambda item: -abs(item.change_ns))
 
 
 def _rows(report: Report, table: str) -> Any:
@@ -183,8 +182,8 @@ def _phases(report: Report) -> _PhaseTimes | None:
     if not spans or not steps:
         return None
     tokens = [row["tokens"] for row in kinds if row["kind"] not in ("prefill", "idle")]
-    known = 0 if None in tokens else sum(tokens)
-    return _PhaseTimes(spans[0], {row["phase"]: row["own_ns"] for row in phases}, steps, known)
+    generated = 0 if None in tokens else sum(tokens)
+    return _PhaseTimes(spans[0], {row["phase"]: row["own_ns"] for row in phases}, steps, generated)
 
 
 def _recorded_parts(report: Report) -> dict[str, int]:

@@ -66,8 +66,8 @@ class ComparedRow(Struct, frozen=True):
         """Return the row as it is written to JSON."""
         figure = {name: getattr(self.figure, name) for name in ("id", "group", "label", "unit")}
         names = "values", "ratios", ("noise", "figure.noise"), "estimate", "intervals", "ratio_intervals", "significant"
-        found: dict[str, Any] = plain(to_builtins(figure | named(self, *names)))
-        return found
+        document: dict[str, Any] = plain(to_builtins(figure | named(self, *names)))
+        return document
 
 
 def compared_rows(reports: Sequence[Report], paired: bool = False) -> tuple[ComparedRow, ...]:
@@ -123,16 +123,16 @@ def by_rounds(reports: Sequence[Report]) -> tuple[Report, ...] | None:
         )
     runs = [report.run for report in reports if report.run is not None]
     sessions = [run.session for run in runs if run.session is not None]
-    made = {(item.id, item.run) for item in sessions}
-    if reports[0].run is None or len({item.id for item in sessions}) > 1 or not 1 < len(runs) == len(made):
+    session_runs = {(item.id, item.run) for item in sessions}
+    if reports[0].run is None or len({item.id for item in sessions}) > 1 or not 1 < len(runs) == len(session_runs):
         return None
     passes = [dict(zip(item.rounds, run.repeats, strict=False)) for item, run in zip(sessions, runs, strict=True)]
-    common = [number for number in passes[0] if all(number in found for found in passes)]
+    common = [number for number in passes[0] if all(number in numbers for numbers in passes)]
     each = iter(passes)
 
     def of_rounds(run: Run) -> Run:
-        found = next(each)
-        return _mean_run(run, [found[number] for number in common])
+        times = next(each)
+        return _mean_run(run, [times[number] for number in common])
 
     return tuple(report if report.run is None else replace(report, run=of_rounds(report.run)) for report in reports)
 
@@ -149,5 +149,5 @@ def _mean_run(run: Run, passes: Sequence[RepeatFigures]) -> Run:
 
 
 def _mean(times_ns: Sequence[int | None]) -> int | None:
-    known = [item for item in times_ns if item is not None]
-    return round(Fraction(sum(known), len(known))) if known and len(known) == len(times_ns) else None
+    recorded = [item for item in times_ns if item is not None]
+    return round(Fraction(sum(recorded), len(recorded))) if recorded and len(recorded) == len(times_ns) else None

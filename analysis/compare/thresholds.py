@@ -184,7 +184,7 @@ def judge_rows(
     """Return the rows of all runs but the first: values, and changes against the first; the certificates of all."""
     by_id = {row.figure.id: row for row in rows}
     alone = len(labels) == 1
-    found: list[tuple[str, str]] = []  # field of Judgement, or nothing, and the line
+    lines: list[tuple[str, str]] = []  # field of Judgement, or nothing, and the line
     for threshold in thresholds:
         for index, (label, report) in enumerate(zip(labels, reports, strict=True)):
             head = f"{threshold.text}: " if alone else f"{threshold.text}: {label}: "
@@ -194,8 +194,8 @@ def judge_rows(
                 kind, line = _judged(threshold, by_id[threshold.figure.id], index, labels, reports)
             else:
                 continue
-            found.append((kind, head + line))
-    return Judgement(*(tuple(line for kind, line in found if kind == wanted) for wanted in Judgement._fields))
+            lines.append((kind, head + line))
+    return Judgement(*(tuple(line for kind, line in lines if kind == wanted) for wanted in Judgement._fields))
 
 
 def _certified(threshold: Threshold, report: Report) -> tuple[str, str]:
@@ -267,31 +267,31 @@ def predictions(
     labels: Sequence[str], reports: Sequence[Report], rows: Sequence[ComparedRow], expectations: Sequence[Expectation]
 ) -> tuple[ExpectationVerdict, ...]:
     """Return the verdict on each expectation; built-in ones first, unless the runs generated no molecules."""
-    known = [report.run for report in reports if report.run is not None]
+    runs = [report.run for report in reports if report.run is not None]
     families = _families(labels, reports)
     missing = "requires a LLaMA and a Qwen run, both with a processor or both without, or two foreign traces"
-    built_in = BUILT_IN if not known or any(run.of_molecules for run in known) else ()
-    asked = [
+    built_in = BUILT_IN if not runs or any(run.of_molecules for run in runs) else ()
+    expected = [
         *((item, families, missing) for item in built_in),
         *((item, *_named(item, labels)) for item in expectations),
     ]
     by_id = {row.figure.id: row for row in rows}
-    found = []
-    for item, pair, reason in asked:
+    verdicts = []
+    for item, pair, reason in expected:
         row = by_id[item.metric]
         verdict: Verdict = "not recorded"
         figures: dict[str, float | None] = {}
         ratio = interval = None
         if pair is not None:
-            place = pair[0]
+            index = pair[0]
             if pair[1] or not pair[0]:  # the rows are against the first run
-                row, place = compared_row(row.figure, [reports[pair[1]], reports[pair[0]]], row.paired), 1
-            verdict, reason = _verdict(item, row, place, [(labels[run], reports[run]) for run in pair])
-            figures = {labels[run]: value for run, value in zip(pair, row.numbers(place), strict=True)}
-            ratio, interval = row.ratios[place], row.ratio_intervals[place]
+                row, index = compared_row(row.figure, [reports[pair[1]], reports[pair[0]]], row.paired), 1
+            verdict, reason = _verdict(item, row, index, [(labels[run], reports[run]) for run in pair])
+            figures = {labels[run]: value for run, value in zip(pair, row.numbers(index), strict=True)}
+            ratio, interval = row.ratios[index], row.ratio_intervals[index]
         about = (item.metric, item.direction, item.bound, ratio, interval, reason or None)
-        found.append(ExpectationVerdict(item.id, item.text, verdict, row.figure.unit, figures, *about))
-    return tuple(found)
+        verdicts.append(ExpectationVerdict(item.id, item.text, verdict, row.figure.unit, figures, *about))
+    return tuple(verdicts)
 
 
 def _families(labels: Sequence[str], reports: Sequence[Report]) -> tuple[int, int] | None:
@@ -305,29 +305,29 @@ def _families(labels: Sequence[str], reports: Sequence[Report]) -> tuple[int, in
     names = [label if setup is None else setup.family or "" for label, setup in zip(labels, setups, strict=True)]
     constrained = [None if setup is None else setup.processor is not None for setup in setups]
     for kind in (True, False, None):
-        alike = [(place, name.lower()) for place, name in enumerate(names) if constrained[place] is kind]
-        lower = next((place for place, name in alike if "llama" in name), None)
-        higher = next((place for place, name in alike if "qwen" in name), None)
+        alike = [(index, name.lower()) for index, name in enumerate(names) if constrained[index] is kind]
+        lower = next((index for index, name in alike if "llama" in name), None)
+        higher = next((index for index, name in alike if "qwen" in name), None)
         if lower is not None and higher is not None and lower != higher:
             return lower, higher
     return (0, 1) if all(setup is None for setup in setups) else None
 
 
 def _named(item: Expectation, labels: Sequence[str]) -> tuple[tuple[int, int] | None, str]:
-    """Return the runs that it names, or why there are none."""
+    """Return the runs that the expectation names, or why there are none."""
     if item.between is None:
         return (1, 0), ""
-    found: list[int] = []
+    indices: list[int] = []
     for pattern in item.between:
         # A label first: labels may hold characters of patterns.
-        matching = [place for place, label in enumerate(labels) if label == pattern] or [
-            place for place, label in enumerate(labels) if fnmatchcase(label, pattern)
+        matching = [index for index, label in enumerate(labels) if label == pattern] or [
+            index for index, label in enumerate(labels) if fnmatchcase(label, pattern)
         ]
         if not matching:
             return None, f"no run is named {pattern!r}"
         # Two patterns that match the same runs mean two different ones of them.
-        found.append(next((place for place in matching if place not in found), matching[0]))
-    return (found[0], found[1]), ""
+        indices.append(next((index for index in matching if index not in indices), matching[0]))
+    return (indices[0], indices[1]), ""
 
 
 def _verdict(

@@ -59,16 +59,16 @@ def read_critical_path(engine: TraceProcessor, info: TraceInfo, changes: Sequenc
             "no calls of CUDA or HIP are recorded, so there are no launches and syncs to change",
             hint="phases, operators and functions can be",
         )
-    found = replay.run()
-    if not found.length_ns:
+    replayed = replay.run()
+    if not replayed.length_ns:
         raise TraceError(f"all that {info.path} records takes 0 ns", hint="a path goes over time: record some steps")
-    least = LEAST_RATIO * found.length_ns
-    tried = [(change, replay.run([change])) for change in _single(replay, found)]
-    shorter = [(change, one) for change, one in tried if one.length_ns < found.length_ns - least]
+    least = LEAST_RATIO * replayed.length_ns
+    tried = [(change, replay.run([change])) for change in _single(replay, replayed)]
+    shorter = [(change, one) for change, one in tried if one.length_ns < replayed.length_ns - least]
     notes = list(recorded.notes)
     late = (recorded.previous == NONE) & (recorded.call_of != NONE)
     delays = recorded.work_start[late] - recorded.call_start[recorded.call_of[late]]
-    if (longest := int(delays.max(initial=0))) > _LATE_RATIO * found.length_ns:
+    if (longest := int(delays.max(initial=0))) > _LATE_RATIO * replayed.length_ns:
         notes.append(
             f"the first work of a stream starts {time_text(longest)} after its launch: the GPU may have been busy with "
             "work that is not recorded"
@@ -76,7 +76,7 @@ def read_critical_path(engine: TraceProcessor, info: TraceInfo, changes: Sequenc
     return CriticalPath(
         info,
         recorded.steps,
-        found,
+        replayed,
         tuple(sorted(shorter, key=lambda item: (item[1].length_ns, str(item[0])))),
         tuple(changes),
         replay.run(changes) if changes else None,

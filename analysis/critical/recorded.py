@@ -159,10 +159,10 @@ def intervals(frame: Frame, name: str) -> tuple[ThreadInterval, ...]:
 
 def unions(items: Iterable[ThreadInterval]) -> dict[Thread, Union]:
     """Return the moments in any of the intervals, by thread."""
-    found: defaultdict[Thread, list[ThreadInterval]] = defaultdict(list)
+    by_thread: defaultdict[Thread, list[ThreadInterval]] = defaultdict(list)
     for item in items:
-        found[item.thread].append(item)
-    return {thread: union(each) for thread, each in found.items()}
+        by_thread[item.thread].append(item)
+    return {thread: union(each) for thread, each in by_thread.items()}
 
 
 def union(items: Collection[ThreadInterval]) -> Union:
@@ -192,27 +192,27 @@ def _outermost(calls: Frame, start: int, end: int) -> np.ndarray:
 
 
 def _call_of(calls: Frame, work: Frame) -> np.ndarray:
-    places = {item: index for index, item in enumerate(calls["id"].tolist())}
-    return np.array([places.get(item, NONE) for item in work["call_id"].tolist()], dtype=np.int64)
+    index_of = {item: index for index, item in enumerate(calls["id"].tolist())}
+    return np.array([index_of.get(item, NONE) for item in work["call_id"].tolist()], dtype=np.int64)
 
 
 def _previous(keys: Sequence[Hashable]) -> np.ndarray:
     """Return the index of the one before each with the same key, or NONE."""
-    found = np.full(len(keys), NONE)
+    previous = np.full(len(keys), NONE)
     last: dict[Hashable, int] = {}
     for index, key in enumerate(keys):
-        found[index] = last.get(key, NONE)
+        previous[index] = last.get(key, NONE)
         last[key] = index
-    return found
+    return previous
 
 
 def _least(
     call_start: np.ndarray, call_of: np.ndarray, start: np.ndarray, end: np.ndarray, previous: np.ndarray
 ) -> tuple[int, int]:
-    """Time from a launch to work of an idle stream, and from work to the next that waits for it: each a low decile."""
-    known = np.flatnonzero((call_of != NONE) & (previous != NONE))
-    launched, free = call_start[call_of[known]], end[previous[known]]
-    delay, pause = start[known] - launched, start[known] - free
+    """Return low deciles of the time from a launch to work of an idle stream, and from work to the next that waits."""
+    rows = np.flatnonzero((call_of != NONE) & (previous != NONE))
+    launched, free = call_start[call_of[rows]], end[previous[rows]]
+    delay, pause = start[rows] - launched, start[rows] - free
     idle = free <= launched
     between = pause[~idle & (pause >= 0)]
     return (
@@ -224,51 +224,51 @@ def _least(
 def _targets(
     call_start: np.ndarray, call_end: np.ndarray, is_sync: np.ndarray, call_of: np.ndarray, work_end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the work that each sync waits for: of what was launched before its end, what ended last before it."""
+    """Return the work that each sync waits for: the last to end before its end, of that launched before its start."""
     target = np.full(len(call_start), NONE)
     order = np.argsort(work_end, kind="stable")
     ordered_end = work_end[order]
     launched = np.where(call_of == NONE, np.iinfo(np.int64).min, call_start[call_of] if len(call_start) else 0)
-    for place in np.flatnonzero(is_sync):
-        at = int(np.searchsorted(ordered_end, call_end[place], side="right")) - 1
-        while at >= 0 and launched[order[at]] > call_start[place]:
+    for index in np.flatnonzero(is_sync):
+        at = int(np.searchsorted(ordered_end, call_end[index], side="right")) - 1
+        while at >= 0 and launched[order[at]] > call_start[index]:
             at -= 1
         if at >= 0:
-            target[place] = order[at]
+            target[index] = order[at]
     ended = np.where(target == NONE, np.iinfo(np.int64).min, work_end[target] if len(work_end) else 0)
     return target, ended > call_start
 
 
 def _before(threads: list[Thread], start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return the call of its own thread before each, or of another thread which handed over to it."""
-    count, own = len(threads), _previous(threads)
+    """Return the call before each one: of its own thread, or of another thread that handed over to it."""
+    count, previous = len(threads), _previous(threads)
     # A call without length ends where it starts, and is not before itself: of one moment they stand by number.
     moments = np.unique(np.append(end, start), return_inverse=True)[1].reshape(2, count) * count + np.arange(count)
     ended = np.sort(moments[0])
     newest = np.append(NONE, ended % max(1, count))[np.searchsorted(ended, moments[1])]
-    own_end = np.where(own == NONE, np.iinfo(np.int64).min // 2, end[own])
+    own_end = np.where(previous == NONE, np.iinfo(np.int64).min // 2, end[previous])
     is_other = (newest != NONE) & (end[newest] > own_end) & (start - own_end > HANDED_OVER_NS)
-    return np.where(is_other, newest, own)
+    return np.where(is_other, newest, previous)
 
 
 def _segments(calls: Frame, is_sync: np.ndarray) -> np.ndarray:
     """Return runs of calls of one step between host syncs; a sync is a run of its own."""
     steps = calls["step_id"].tolist()
-    found, number = np.zeros(len(calls), dtype=np.int64), 0
+    segments, number = np.zeros(len(calls), dtype=np.int64), 0
     for index in range(1, len(calls)):
         number += bool(is_sync[index] or is_sync[index - 1] or steps[index] != steps[index - 1])
-        found[index] = number
-    return found
+        segments[index] = number
+    return segments
 
 
 def _others(
     work: Frame, call_of: np.ndarray, call_start: np.ndarray, previous: np.ndarray, latency: int, pause: int
 ) -> np.ndarray:
-    """Work of another stream that work waited for, as its end right before the start shows."""
-    found = np.full(len(work), NONE)
+    """Return the work of another stream that each piece waited for, as its end right before the start shows."""
+    others = np.full(len(work), NONE)
     streams = list(zip(work["device"].tolist(), work["stream"].tolist(), strict=True))
     if len(set(streams)) < 2:
-        return found
+        return others
     start, end = work["ts"], work["ts"] + work["dur"]
     order = np.argsort(end, kind="stable")
     sorted_end = end[order]
@@ -277,10 +277,10 @@ def _others(
         np.where(call_of == NONE, least, (call_start[call_of] if len(call_start) else 0) + latency),
         np.where(previous == NONE, least, end[previous] + pause),
     )
-    for place in np.flatnonzero(start > ready):
-        at = int(np.searchsorted(sorted_end, start[place], side="right")) - 1
-        if at >= 0 and sorted_end[at] > max(ready[place], start[place] - FOLLOWS_NS):
+    for index in np.flatnonzero(start > ready):
+        at = int(np.searchsorted(sorted_end, start[index], side="right")) - 1
+        if at >= 0 and sorted_end[at] > max(ready[index], start[index] - FOLLOWS_NS):
             candidate = order[at]
-            if streams[candidate] != streams[place] and start[candidate] < start[place]:
-                found[place] = candidate
-    return found
+            if streams[candidate] != streams[index] and start[candidate] < start[index]:
+                others[index] = candidate
+    return others

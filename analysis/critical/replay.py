@@ -72,11 +72,11 @@ class Replay:
         calls, work = np.arange(len(starts)), np.arange(len(launch))
         keys = np.concatenate([starts, np.maximum(recorded.work_start, launch), ends])
         kinds = np.repeat([_START, _WORK, _END], [len(calls), len(work), len(calls)])
-        places = np.concatenate([calls, work, calls])
+        indices = np.concatenate([calls, work, calls])
         # At one moment a call ends before the next begins, and work begins after its own call and before later ones.
         turns = np.concatenate([3 * calls, 3 * recorded.call_of + 1, 3 * calls + 2])
-        order = np.lexsort((places, turns, keys))
-        self._order = list(zip(kinds[order].tolist(), places[order].tolist(), strict=True))
+        order = np.lexsort((indices, turns, keys))
+        self._order = list(zip(kinds[order].tolist(), indices[order].tolist(), strict=True))
 
     def run(self, changes: Sequence[WhatIfChange] = ()) -> Replayed:
         """Return the trace with changes. Raises UsageError where one selects nothing."""
@@ -90,10 +90,10 @@ class Replay:
     @cached_property
     def named_phases(self) -> dict[str, dict[Thread, Union]]:
         """The time of each phase, that of phases inside included."""
-        found: defaultdict[str, list[ThreadInterval]] = defaultdict(list)
+        intervals: defaultdict[str, list[ThreadInterval]] = defaultdict(list)
         for item in self.recorded.phases:
-            found[item.name].append(item)
-        return {name: unions(items) for name, items in found.items()}
+            intervals[item.name].append(item)
+        return {name: unions(items) for name, items in intervals.items()}
 
     @cached_property
     def innermost(self) -> dict[Thread, dict[str, Union]]:
@@ -102,14 +102,14 @@ class Replay:
         threads: dict[Thread, int] = {}
         rows = [(threads.setdefault(item.thread, len(threads)), item.start_ns, item.end_ns) for item in phases]
         lanes = innermost(Phases(np.arange(len(rows)), *np.array(rows, dtype=np.int64).reshape(-1, 3).T))
-        found: defaultdict[str, list[ThreadInterval]] = defaultdict(list)
-        for place, start, end in zip(lanes.id.tolist(), lanes.ts.tolist(), lanes.ts_end.tolist(), strict=True):
-            found[phases[place].name].append(phases[place]._replace(start_ns=start, end_ns=end))
-        made: defaultdict[Thread, dict[str, Union]] = defaultdict(dict)
-        for name, items in found.items():
+        intervals: defaultdict[str, list[ThreadInterval]] = defaultdict(list)
+        for index, start, end in zip(lanes.id.tolist(), lanes.ts.tolist(), lanes.ts_end.tolist(), strict=True):
+            intervals[phases[index].name].append(phases[index]._replace(start_ns=start, end_ns=end))
+        unions_of: defaultdict[Thread, dict[str, Union]] = defaultdict(dict)
+        for name, items in intervals.items():
             for thread, union in unions(items).items():
-                made[thread][name] = union
-        return made
+                unions_of[thread][name] = union
+        return unions_of
 
 
 class _ReplayRun:
@@ -120,9 +120,9 @@ class _ReplayRun:
         self.selected = self._selected()
 
     def _selected(self) -> dict[Thread, list[tuple[Union, float]]]:
-        """Return the changed host time by thread: what each change and those before it select, and its factor."""
+        """Return the changed host time by thread: for each change the union with those before it, and its factor."""
         recorded, replay = self.recorded, self.replay
-        found: defaultdict[Thread, list[tuple[Union, float]]] = defaultdict(list)
+        selected: defaultdict[Thread, list[tuple[Union, float]]] = defaultdict(list)
         for change in self.changes:
             if change.factor is None or change.name in {GPU, CALLS, *replay.classes}:
                 continue
@@ -135,29 +135,29 @@ class _ReplayRun:
             else:
                 chosen = unions([item for item in recorded.named if matches(item.name, change.name)])
                 if not chosen:
-                    known = ", ".join(sorted({*replay.classes, *replay.phases})) or "none"
+                    names = ", ".join(sorted({*replay.classes, *replay.phases})) or "none"
                     raise UsageError(
                         f"{change} selects nothing of this trace",
-                        hint=f"classes of GPU work and phases here: {known}; or an operator or Python function,"
+                        hint=f"classes of GPU work and phases here: {names}; or an operator or Python function,"
                         " with * for any text",
                     )
             for thread, union in chosen.items():
-                before = found[thread]
+                before = selected[thread]
                 before.append((before[-1][0] | union if before else union, change.factor))
-        return found
+        return selected
 
     def _host_ns(self, thread: Thread, start: Any, end: Any, within: Union | None = None) -> Any:
-        """Host time between moments after the changes, of what lies within some of it; shape of `start`."""
+        """Return the host time between moments after the changes, of what lies within `within`; shape of `start`."""
         changed = self.selected.get(thread, ())
         length = end - start if within is None else within.covered(start, end)
-        found, before = length * 1.0, np.zeros(np.shape(start))
+        host_ns, before = length * 1.0, np.zeros(np.shape(start))
         for union, factor in changed:
             both = union.covered(start, end)
             if within is not None:
                 both = both + length - (union | within).covered(start, end)
-            found = found - (1 - factor) * (both - before)
+            host_ns = host_ns - (1 - factor) * (both - before)
             before = both
-        return found
+        return host_ns
 
     def _work_factors(self) -> np.ndarray:
         recorded, replay = self.recorded, self.replay
@@ -186,21 +186,21 @@ class _ReplayRun:
             ],
             dtype=bool,
         )
-        known = recorded.call_of != NONE
-        found = np.zeros(len(known), dtype=bool)
-        found[known] = launched[recorded.call_of[known]]
-        return found
+        has_call = recorded.call_of != NONE
+        is_selected = np.zeros(len(has_call), dtype=bool)
+        is_selected[has_call] = launched[recorded.call_of[has_call]]
+        return is_selected
 
     def _calls(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the call before each, the host time from its end, of each call, and where that time begins."""
+        """Return for each call the one before it, the host time since that ended, its own, and since when."""
         recorded = self.recorded
         before = recorded.before.copy()
         start, end = recorded.call_start, recorded.call_end
         since = np.where(before == NONE, recorded.start_ns, end[before] if len(end) else 0)
         gap, length = np.zeros(len(start)), np.zeros(len(start))
-        for thread, places in self._by_thread.items():
-            gap[places] = self._host_ns(thread, since[places], start[places])
-            length[places] = self._host_ns(thread, start[places], end[places])
+        for thread, indices in self._by_thread.items():
+            gap[indices] = self._host_ns(thread, since[indices], start[indices])
+            length[indices] = self._host_ns(thread, start[indices], end[indices])
         for change in self.changes:
             if change.name == CALLS and change.factor is not None:
                 length = length * change.factor
@@ -213,10 +213,10 @@ class _ReplayRun:
 
     @cached_property
     def _by_thread(self) -> dict[Thread, np.ndarray]:
-        found: defaultdict[Thread, list[int]] = defaultdict(list)
+        indices: defaultdict[Thread, list[int]] = defaultdict(list)
         for index, thread in enumerate(self.recorded.call_thread):
-            found[thread].append(index)
-        return {thread: np.array(places) for thread, places in found.items()}
+            indices[thread].append(index)
+        return {thread: np.array(members) for thread, members in indices.items()}
 
     def replayed(self) -> Replayed:
         """Replay all times, then follow the path back from what ends last."""
@@ -243,26 +243,26 @@ class _ReplayRun:
         call_start, call_end = [0.0] * len(befores), [0.0] * len(befores)
         work_start, work_end = [0.0] * len(duration), [0.0] * len(duration)
         first = recorded.work_start.tolist()
-        for kind, place in self.replay._order:
+        for kind, index in self.replay._order:
             if kind == _START:
-                at = befores[place]
-                call_start[place] = (call_end[at] if at != NONE else start_ns) + gaps[place]
+                at = befores[index]
+                call_start[index] = (call_end[at] if at != NONE else start_ns) + gaps[index]
             elif kind == _END:
-                ready = call_start[place] + lengths[place]
-                if waiting[place]:
-                    ready = max(ready, work_end[targets[place]] + returns[place])
-                call_end[place] = ready
+                ready = call_start[index] + lengths[index]
+                if waiting[index]:
+                    ready = max(ready, work_end[targets[index]] + returns[index])
+                call_end[index] = ready
             else:
-                call, last, beside = call_of[place], previous[place], other[place]
+                call, last, beside = call_of[index], previous[index], other[index]
                 ready = -1.0
                 if call != NONE:
                     ready = call_start[call] + latency
                 if last != NONE:
-                    ready = max(ready, work_end[last] + pauses[place])
+                    ready = max(ready, work_end[last] + pauses[index])
                 if beside != NONE:
                     ready = max(ready, work_end[beside])
-                begin = ready + lag[place] if ready >= 0 else float(first[place])
-                work_start[place], work_end[place] = begin, begin + duration[place]
+                begin = ready + lag[index] if ready >= 0 else float(first[index])
+                work_start[index], work_end[index] = begin, begin + duration[index]
         moments = call_start, call_end, work_start, work_end
         times = _Times(befores, since, waiting, targets, returns, lengths, pauses, *moments)
         return self._path(times, duration)
@@ -276,8 +276,8 @@ class _ReplayRun:
             (recorded.previous, recorded.work_end, recorded.pause_ns),
             (recorded.other, recorded.work_end, 0),
         ):
-            known = index != NONE
-            ready[known] = np.maximum(ready[known], ends[index[known]] + more)
+            has_index = index != NONE
+            ready[has_index] = np.maximum(ready[has_index], ends[index[has_index]] + more)
         lag = recorded.work_start - np.where(ready < 0, recorded.work_start, ready)
         pauses = np.full(len(lag), recorded.pause_ns)
         if any(change.name == LAUNCHES for change in self.changes):
@@ -286,13 +286,13 @@ class _ReplayRun:
             both = (recorded.call_of != NONE) & (last != NONE) & (recorded.call_of[last] != NONE)
             both[both] = recorded.segment[recorded.call_of[both]] == recorded.segment[recorded.call_of[last[both]]]
             lag[both], pauses[both] = 0, min(recorded.pause_ns, GRAPH_PAUSE_NS)
-        found: list[float] = lag.tolist()
-        return found, pauses.tolist()
+        lags: list[float] = lag.tolist()
+        return lags, pauses.tolist()
 
     def _path(self, times: _Times, duration: list[float]) -> Replayed:
         recorded = self.recorded
         last_call = {
-            thread: int(places[np.argmax(recorded.call_end[places])]) for thread, places in self._by_thread.items()
+            thread: int(indices[np.argmax(recorded.call_end[indices])]) for thread, indices in self._by_thread.items()
         }
         ends: list[tuple[float, Thread, int, int]] = []
         for thread, end in recorded.ends_ns.items():
@@ -313,14 +313,14 @@ class _ReplayRun:
             host[thread].append((since, max(end, since)))
             at = (_END, call)
         while at[1] != NONE:
-            kind, place = at
+            kind, index = at
             if kind == _WORK:
-                at = self._before_work(times, place, duration, pieces)
+                at = self._before_work(times, index, duration, pieces)
             elif kind == _END:
-                at = self._before_end(times, place, pieces)
+                at = self._before_end(times, index, pieces)
             else:
-                host[recorded.call_thread[place]].append((int(times.since[place]), int(recorded.call_start[place])))
-                at = (_END, times.before[place])
+                host[recorded.call_thread[index]].append((int(times.since[index]), int(recorded.call_start[index])))
+                at = (_END, times.before[index])
         self._host_pieces(host, pieces)
         return Replayed(length - recorded.start_ns, dict(pieces))
 

@@ -55,8 +55,8 @@ class Calls(Struct, frozen=True):
         """Return the index of the call of each slice; NONE for others."""
         if not len(self.id):
             return np.full(len(ids), NONE)
-        found = np.minimum(np.searchsorted(self.id, ids), len(self.id) - 1)
-        return np.where(self.id[found] == ids, found, NONE)
+        index = np.minimum(np.searchsorted(self.id, ids), len(self.id) - 1)
+        return np.where(self.id[index] == ids, index, NONE)
 
     def named(self, matches: Callable[[str], bool]) -> Array:
         """Return the indices of the calls whose name is one of some."""
@@ -64,8 +64,8 @@ class Calls(Struct, frozen=True):
 
     def of_names(self, is_wanted: list[bool]) -> Array:
         """Return the indices of the calls of some names. is_wanted: of each name."""
-        found: Array = np.flatnonzero(np.array(is_wanted, dtype=bool)[self.name])
-        return found
+        indices: Array = np.flatnonzero(np.array(is_wanted, dtype=bool)[self.name])
+        return indices
 
 
 def waits(name: str) -> bool:

@@ -41,11 +41,11 @@ def find_chains(work: GpuWork, name_of: Array, forms: Sequence[Form]) -> Chains:
     size = int(names.max(initial=-1)) + 1
     rows: list[tuple[str, Array, int]] = []
     for form in forms:
-        places = len(form.names)
-        starts = np.flatnonzero((left >= places) & _are(form.names[0], size)[names])
-        for index in range(1, places):
+        kernels = len(form.names)
+        starts = np.flatnonzero((left >= kernels) & _are(form.names[0], size)[names])
+        for index in range(1, kernels):
             starts = starts[_are(form.names[index], size)[names[starts + index]]]
-        rows.append((form.chain, starts, places))
+        rows.append((form.chain, starts, kernels))
     start = np.concatenate([row[1] for row in rows]) if rows else np.empty(0, dtype=np.int64)
     length = np.concatenate([np.full(len(row[1]), row[2]) for row in rows]) if rows else start
     number = np.repeat(np.arange(len(rows)), [len(row[1]) for row in rows])
@@ -70,9 +70,9 @@ def find_chains(work: GpuWork, name_of: Array, forms: Sequence[Form]) -> Chains:
 
 def _are(wanted: frozenset[int], size: int) -> Array:
     """Return whether each number below `size` is wanted: bool."""
-    found = np.zeros(size, dtype=bool)
-    found[list(wanted)] = True
-    return found
+    is_wanted = np.zeros(size, dtype=bool)
+    is_wanted[list(wanted)] = True
+    return is_wanted
 
 
 def _inside_longer(start: Array, length: Array) -> Array:

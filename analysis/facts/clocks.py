@@ -46,8 +46,8 @@ def device_syncs(facts: Facts) -> tuple[Array, Array]:
     first, last = np.full(len(processes), len(facts.devices)), np.full(len(processes), NONE)
     np.minimum.at(first, which[at], work.device[launched])
     np.maximum.at(last, which[at], work.device[launched])
-    found = np.flatnonzero((last_end != NONE) & (first == last)[which])
-    return calls.id[sync[found]], calls.ts_end[sync[found]] - last_end[found]
+    rows = np.flatnonzero((last_end != NONE) & (first == last)[which])
+    return calls.id[sync[rows]], calls.ts_end[sync[rows]] - last_end[rows]
 
 
 def clock(facts: Facts) -> tuple[int, int, int, int, int | None, int | None, float | None]:

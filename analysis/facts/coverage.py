@@ -38,11 +38,11 @@ def exposure(work: GpuWork, keys: Array, size: int) -> Exposure:
 
 
 def overlapping(work: GpuWork) -> Array:
-    """Return whether each piece of work runs at the same time as other work of its device, in part at least: bool."""
+    """Return whether each piece of work overlaps other work of its device: bool."""
     before = ends_before(work.device, work.ts, work.ts_end)
-    found: Array = (before >= 0) & (work.ts < work.ts_end[before])
-    found[:-1] |= (work.device[1:] == work.device[:-1]) & (work.ts[1:] < work.ts_end[:-1])
-    return found
+    overlaps: Array = (before >= 0) & (work.ts < work.ts_end[before])
+    overlaps[:-1] |= (work.device[1:] == work.device[:-1]) & (work.ts[1:] < work.ts_end[:-1])
+    return overlaps
 
 
 def alone_ns(work: GpuWork, chosen: Array, overlaps: Array) -> int:

@@ -72,8 +72,8 @@ class Facts(MemoryFacts):
             ts_end = np.array([max(ts_end.max(), phases.ts_end.max(initial=ts_end[0]))])
             ranks = np.full(1, NONE)
         ranks, starts, ends = recorded_spans((ranks, ts, ts_end), self.work, self.ranks, self.profiler_spans)
-        known = (ranks != NONE) | (not self.has_ranks)
-        return ranks[known], starts[known], ends[known]
+        has_span = (ranks != NONE) | (not self.has_ranks)
+        return ranks[has_span], starts[has_span], ends[has_span]
 
     @cached_property
     def phase_bound(self) -> tuple[Array, Array, Array]:
@@ -81,8 +81,8 @@ class Facts(MemoryFacts):
 
         As in `phase_own`, molprof's own marks are no time of it.
         """
-        found = map(self._bound, self._lanes_of_phases)
-        phase, idle, waited = map(np.concatenate, zip(*found, strict=True))
+        columns = map(self._bound, self._lanes_of_phases)
+        phase, idle, waited = map(np.concatenate, zip(*columns, strict=True))
         return phase, idle, waited
 
     def _bound(self, lanes: Phases) -> tuple[Array, Array, Array]:
@@ -155,15 +155,15 @@ class Facts(MemoryFacts):
         """All phases."""
         columns = self._phase_columns
         ids, ts, ts_end = (columns[name].astype(np.int64) for name in ("id", "ts", "ts_end"))
-        numbers = {place: number for number, place in enumerate(self.phase_places)}
-        places = zip(columns["upid"].tolist(), columns["tid"].tolist(), strict=True)
-        return Phases(ids, np.array([numbers[place] for place in places], dtype=np.int64), ts, ts_end)
+        numbers = {thread: number for number, thread in enumerate(self.phase_places)}
+        threads = zip(columns["upid"].tolist(), columns["tid"].tolist(), strict=True)
+        return Phases(ids, np.array([numbers[thread] for thread in threads], dtype=np.int64), ts, ts_end)
 
     @cached_property
     def inner_phases(self) -> Phases:
         """Phases of masks and grammars of an engine in a captured run, inside its own phases; threads are tracks."""
-        found = self.on_threads(self.numbers(_INNER_PHASES, "marked_phases")[0])
-        return Phases(found.id, found.thread, found.ts, found.ts_end)
+        phases = self.on_threads(self.numbers(_INNER_PHASES, "marked_phases")[0])
+        return Phases(phases.id, phases.thread, phases.ts, phases.ts_end)
 
     @cached_property
     def phase_names(self) -> dict[int, str]:
@@ -177,8 +177,8 @@ class Facts(MemoryFacts):
     @cached_property
     def phase_places(self) -> list[tuple[int | None, int | None]]:
         """Process and thread number of the threads with phases, in order."""
-        places = set(zip(self._phase_columns["upid"].tolist(), self._phase_columns["tid"].tolist(), strict=True))
-        return sorted(places, key=lambda place: [-1 if number is None else number for number in place])
+        threads = set(zip(self._phase_columns["upid"].tolist(), self._phase_columns["tid"].tolist(), strict=True))
+        return sorted(threads, key=lambda thread: [-1 if number is None else number for number in thread])
 
     @cached_property
     def steps(self) -> Steps:
@@ -187,10 +187,10 @@ class Facts(MemoryFacts):
         rank = min((row[1] for row in rows), default=NONE)
         rows = [row for row in rows if row[1] == rank]
         forms, phases = {row[2] for row in rows}, self.phases
-        threads = {place: number for number, place in enumerate(self.phase_places)}
+        threads = {ids: number for number, ids in enumerate(self.phase_places)}
         for row in rows:
             threads.setdefault(row[4:6], len(threads))
-        ids, ranks, ts, ts_end = (np.array([row[place] for row in rows], dtype=np.int64) for place in (0, 1, 6, 7))
+        ids, ranks, ts, ts_end = (np.array([row[column] for row in rows], dtype=np.int64) for column in (0, 1, 6, 7))
         thread = np.array([threads[row[4:6]] for row in rows], dtype=np.int64)
         marks = StepMarks(ids, ranks, np.array([row[2] == "loop" for row in rows], dtype=bool), thread, ts, ts_end)
         if "function" in forms:
@@ -209,9 +209,9 @@ class Facts(MemoryFacts):
             is_schedule = np.array([names[number] == "schedule" for number in phases.id.tolist()], dtype=bool)
             ts, ts_end, is_whole = whole_steps(steps, spans.some(is_schedule), spans)
         order = np.argsort(steps.id)
-        places = list(threads)
+        thread_ids = list(threads)
         times = steps.id[order], ts[order], ts_end[order]
-        lanes = lanes_of(*times, [places[number] for number in steps.thread[order].tolist()])
+        lanes = lanes_of(*times, [thread_ids[number] for number in steps.thread[order].tolist()])
         return Steps(*times, is_whole[order], rank, lanes, "function" in forms)
 
     @cached_property
@@ -234,20 +234,20 @@ class Facts(MemoryFacts):
     @property
     def _lanes_of_phases(self) -> tuple[Phases, Phases]:
         """The innermost phases, and those that are inside them, at each moment, with threads as tracks."""
-        tracks = np.array([self._threads.get(place, NONE) for place in self.phase_places], dtype=np.int64)
+        tracks = np.array([self._threads.get(thread, NONE) for thread in self.phase_places], dtype=np.int64)
         lanes = self.innermost_phases
         return replace(lanes, thread=tracks[lanes.thread]), innermost(self.inner_phases)
 
     @cached_property
     def phase_own(self) -> tuple[Array, Array]:
         """Phases, and their time outside those that they contain and outside molprof's own marks, where recorded."""
-        found = []
+        parts = []
         for phases, lanes in zip((self.phases, self.inner_phases), self._lanes_of_phases, strict=True):
-            own = lanes.ts_end - lanes.ts - self._own_marks.covered(lanes.thread, lanes.ts, lanes.ts_end)
-            own_ns = key_sums(np.searchsorted(phases.id, lanes.id), own, len(phases.id))
+            lane_ns = lanes.ts_end - lanes.ts - self._own_marks.covered(lanes.thread, lanes.ts, lanes.ts_end)
+            own_ns = key_sums(np.searchsorted(phases.id, lanes.id), lane_ns, len(phases.id))
             differ = own_ns != phases.ts_end - phases.ts
-            found.append((phases.id[differ], own_ns[differ]))
-        ids, own_ns = (np.concatenate(columns) for columns in zip(*found, strict=True))
+            parts.append((phases.id[differ], own_ns[differ]))
+        ids, own_ns = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         return ids, own_ns
 
     @cached_property
@@ -314,9 +314,9 @@ class Facts(MemoryFacts):
         is_top = (around == NONE) | (ts[order] >= np.maximum(ts_end, ts + 1)[order][around])
         top = np.maximum.accumulate(np.where(is_top, np.arange(len(ids)), 0))
         by_id = np.argsort(ids)
-        place = by_id[np.searchsorted(ids[by_id], leaves)]
-        found: Array = ids[top[place]]
-        return found
+        row = by_id[np.searchsorted(ids[by_id], leaves)]
+        outermost: Array = ids[top[row]]
+        return outermost
 
     @cached_property
     def counts_operators(self) -> bool:
@@ -340,14 +340,14 @@ class Facts(MemoryFacts):
             "compiled": self._in_compiled,
             "any": (slices.track[rows], slices.ts[rows], slices.ts_end[rows]),
         }
-        found: dict[str, Coverage] = {}
+        coverages: dict[str, Coverage] = {}
         inner = tuple(np.empty(0, dtype=np.int64) for _ in range(3))
         for name, more in intervals.items():
-            if not found or len(more[0]):
+            if not coverages or len(more[0]):
                 union = Coverage(*(np.concatenate(pair) for pair in zip(inner, more, strict=True)))
                 inner = union.keys, union.starts, union.ends
-            found[name] = union
-        return gaps.HostTime(**found)
+            coverages[name] = union
+        return gaps.HostTime(**coverages)
 
     @cached_property
     def compiled(self) -> CompiledCode:
@@ -383,10 +383,10 @@ class Facts(MemoryFacts):
         order = np.argsort(ranks, kind="stable")
         index = order[np.minimum(np.searchsorted(ranks[order], of_work), len(ranks) - 1)] if len(ranks) else of_work
         # Of a rank without a span, nothing is known to lie before or after its work.
-        known = ranks[index] == of_work if len(ranks) else np.zeros(len(of_work), dtype=bool)
+        has_span = ranks[index] == of_work if len(ranks) else np.zeros(len(of_work), dtype=bool)
         bounds = [
-            np.where(known, bound[index], own) if len(ranks) else own
-            for bound, own in ((starts, work.ts), (ends, work.ts_end))
+            np.where(has_span, bound[index], work_bound) if len(ranks) else work_bound
+            for bound, work_bound in ((starts, work.ts), (ends, work.ts_end))
         ]
         return gaps.idle_time(work, self.gaps, (bounds[0], bounds[1]))
 
@@ -426,19 +426,19 @@ class Facts(MemoryFacts):
         phases = {number for number, name in self.phase_names.items() if name.startswith(beginnings)}
         rows = [row for row in self.phase_lanes if row[0] in phases]
         tracks = np.array([self._threads.get(row[3:], NONE) for row in rows], dtype=np.int64)
-        starts, ends = (np.array([row[place] for row in rows], dtype=np.int64) for place in (1, 2))
+        starts, ends = (np.array([row[column] for row in rows], dtype=np.int64) for column in (1, 2))
         return tracks, starts, ends
 
     @cached_property
     def in_processors(self) -> Array:
         """How long of each idle time nothing is queued while the CPU runs a logits processor, and does not wait, ns."""
         lanes, calls, syncs = self._time_in(PROCESSOR_PHASES), self.calls, self.syncs
-        found = np.zeros(len(self.idle.ts), dtype=np.int64)
+        time_ns = np.zeros(len(self.idle.ts), dtype=np.int64)
         if not len(lanes[0]):
-            return found
+            return time_ns
         lane, _, starts, ends = shared(lanes, (calls.own_track[syncs], calls.ts[syncs], calls.ts_end[syncs]))
         waits = Coverage(lanes[0][lane], starts, ends)
-        own = gaps.until_own(self.windows, self.waited)
-        windows = own.track, own.ts, own.ts_end
-        np.add.at(found, own.idle, Coverage(*lanes).covered(*windows) - waits.covered(*windows))
-        return found
+        waits_for_own = gaps.until_own(self.windows, self.waited)
+        windows = waits_for_own.track, waits_for_own.ts, waits_for_own.ts_end
+        np.add.at(time_ns, waits_for_own.idle, Coverage(*lanes).covered(*windows) - waits.covered(*windows))
+        return time_ns

@@ -87,8 +87,8 @@ class Frames(Struct, frozen=True):
 
     def index(self, ids: Array) -> Array:
         """Return the index of each slice, which must be among them."""
-        found: Array = np.searchsorted(self.id, ids)
-        return found
+        index: Array = np.searchsorted(self.id, ids)
+        return index
 
 
 def lane_parents(
@@ -104,14 +104,14 @@ def lane_parents(
     home = np.flatnonzero(is_home & np.isin(threads, np.unique(threads[moved])))
     lines = on_one_line([threads[home], threads[moved]], [starts[home], starts[moved]])
     order = np.argsort(lines[0], kind="stable")  # of one moment by slice
-    place = np.searchsorted(lines[0][order], lines[1], side="right") - 1
-    found = np.append(home[order], NONE)[place]
-    found[threads[found] != threads[moved]] = NONE
-    is_known = found != NONE
+    position = np.searchsorted(lines[0][order], lines[1], side="right") - 1
+    around = np.append(home[order], NONE)[position]
+    around[threads[around] != threads[moved]] = NONE
+    is_known = around != NONE
     until = np.where(is_whole, ends[moved] - 1, starts[moved])
-    while len(wrong := np.flatnonzero((found != NONE) & (ends[found] <= until))):
-        found[wrong] = parent[found[wrong]]
-    return found, is_known
+    while len(wrong := np.flatnonzero((around != NONE) & (ends[around] <= until))):
+        around[wrong] = parent[around[wrong]]
+    return around, is_known
 
 
 def in_ranges(parent: Array, items: Array, ranges: Array, range_ends: Array) -> Array:
@@ -123,14 +123,14 @@ def in_ranges(parent: Array, items: Array, ranges: Array, range_ends: Array) -> 
     some = parent[ranges] != NONE
     ranges, range_ends = ranges[some], range_ends[some]
     spans = innermost(Phases(ranges, parent[ranges], ranges + 1, range_ends))
-    found = np.full(len(items), NONE)
+    range_of = np.full(len(items), NONE)
     if not len(spans.id):
-        return found
+        return range_of
     starts, moments = on_one_line([spans.thread, parent[items]], [spans.ts, items])
     last = np.searchsorted(starts, moments, side="right") - 1
     inside = (last >= 0) & (spans.thread[last] == parent[items]) & (items < spans.ts_end[last])
-    found[inside] = spans.id[last[inside]]
-    return found
+    range_of[inside] = spans.id[last[inside]]
+    return range_of
 
 
 class FrameFacts(MarkFacts):
@@ -170,12 +170,12 @@ class FrameFacts(MarkFacts):
         frame = np.append(np.where(is_frame, np.arange(len(items)), outer), NONE)
         around, outer = np.append(around, NONE), np.append(outer, NONE)
         rows = np.flatnonzero(is_frame)
-        place = np.full(len(items) + 1, NONE)
-        place[rows] = np.arange(len(rows))
+        row_of = np.full(len(items) + 1, NONE)
+        row_of[rows] = np.arange(len(rows))
         frame_around = frame[around[:-1]]
-        paths = nested_paths(place[frame_around[rows]], label[rows])
+        paths = nested_paths(row_of[frame_around[rows]], label[rows])
         operator = np.append(nearest(around[:-1], is_operator), NONE)[around[:-1]]
-        path = np.append(paths.path, NONE)[place[frame[:-1]]]
+        path = np.append(paths.path, NONE)[row_of[frame[:-1]]]
         return Frames(items, label, frame_around, operator, path, paths.outer, paths.name, labels)
 
     @cached_property
@@ -209,13 +209,13 @@ class FrameFacts(MarkFacts):
         """
         frames, slices = self.frames, self.slices
         is_operator = slices.category[frames.id] == OPERATOR
-        own = np.where(is_operator, (slices.ts_end - slices.ts)[frames.id], 0)
+        own_ns = np.where(is_operator, (slices.ts_end - slices.ts)[frames.id], 0)
         called = np.flatnonzero(is_operator & (frames.operator != NONE))
         caller = frames.operator[called]
         ends = slices.ts_end[frames.id]
         inside = ends[called] <= ends[caller]
-        np.subtract.at(own, caller[inside], (slices.ts_end - slices.ts)[frames.id[called[inside]]])
-        return own
+        np.subtract.at(own_ns, caller[inside], (slices.ts_end - slices.ts)[frames.id[called[inside]]])
+        return own_ns
 
     def _on_own_thread(self, parent: Array, stack: Array) -> tuple[Array, Array]:
         """Return the slice around each slice, for those on lanes that of their own thread; and these.
@@ -223,8 +223,8 @@ class FrameFacts(MarkFacts):
         On a lane all ranges, and the outermost of the others, also of those in ranges, lie in their own thread.
         """
         slices = self.slices
-        own = self.own_tracks(slices.track)
-        moved = np.flatnonzero((own != slices.track) & (own != NONE))
+        own_track = self.own_tracks(slices.track)
+        moved = np.flatnonzero((own_track != slices.track) & (own_track != NONE))
         if not len(moved):
             return parent, moved
         categories, which = self._categories(np.append(moved, parent[moved]), stack)
@@ -234,8 +234,8 @@ class FrameFacts(MarkFacts):
         is_outer = np.array([name in (None, _RANGE) for name in categories], dtype=bool)[outer]
         chosen = is_placed & (is_range | is_outer)
         moved, is_range = moved[chosen], is_range[chosen]
-        is_home = (own == slices.track) & (own != NONE)
-        around, is_known = lane_parents(own, slices.ts, slices.ts_end, parent, is_home, moved, is_range)
+        is_home = (own_track == slices.track) & (own_track != NONE)
+        around, is_known = lane_parents(own_track, slices.ts, slices.ts_end, parent, is_home, moved, is_range)
         moved = moved[is_known]
         parent = parent.copy()
         parent[moved] = around[is_known]

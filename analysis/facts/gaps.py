@@ -97,9 +97,9 @@ def queue_depth(work: GpuWork, devices: Array, moments: Array) -> Array:
     """
     queued = np.flatnonzero((work.call != NONE) & (work.ts_end > work.call_ts))
     device = work.device[queued]
-    begins, ends, asked = on_one_line([device, device, devices], [work.call_ts[queued], work.ts_end[queued], moments])
+    begins, ends, times = on_one_line([device, device, devices], [work.call_ts[queued], work.ts_end[queued], moments])
     # At one moment work ends first, and other calls begin last.
-    depth: Array = np.searchsorted(np.sort(begins), asked, "left") - np.searchsorted(np.sort(ends), asked, "right")
+    depth: Array = np.searchsorted(np.sort(begins), times, "left") - np.searchsorted(np.sort(ends), times, "right")
     return depth
 
 
@@ -155,29 +155,29 @@ def idle_time(work: GpuWork, gaps: Gaps, recorded: tuple[Array, Array]) -> Idle:
     first = first[recorded[0][first] < work.ts[first]]
     last = last[recorded[1][last] > work.ts_end[last]]
     starts = recorded[0][first]
-    known = work.call[first] != NONE
+    has_call = work.call[first] != NONE
     before = Idle(
         device=work.device[first],
         position=np.full(len(first), 1),
         ts=starts,
         ts_end=work.ts[first],
         next=first,
-        queue=np.where(known, NOTHING + _is_late(work, first, starts), NOT_RECORDED),
+        queue=np.where(has_call, NOTHING + _is_late(work, first, starts), NOT_RECORDED),
         is_long=np.full(len(first), True),
-        host_end=np.where(known, np.maximum(starts, np.minimum(work.call_ts[first], work.ts[first])), starts),
+        host_end=np.where(has_call, np.maximum(starts, np.minimum(work.call_ts[first], work.ts[first])), starts),
         call=work.call[first],
         before=np.full(len(first), NONE),
     )
-    known = work.call[last] != NONE
+    has_call = work.call[last] != NONE
     after = Idle(
         device=work.device[last],
         position=np.full(len(last), 2),
         ts=work.ts_end[last],
         ts_end=recorded[1][last],
         next=np.full(len(last), NONE),
-        queue=np.where(known, NOTHING, NOT_RECORDED),
+        queue=np.where(has_call, NOTHING, NOT_RECORDED),
         is_long=np.full(len(last), True),
-        host_end=np.where(known, recorded[1][last], work.ts_end[last]),
+        host_end=np.where(has_call, recorded[1][last], work.ts_end[last]),
         call=work.call[last],
         before=np.full(len(last), NONE),
     )
@@ -214,8 +214,8 @@ def host_windows(idle: Idle, call_tracks: Array) -> Windows:
 
     call_tracks: of each call the track of its thread.
     """
-    found = np.flatnonzero((idle.host_end > idle.ts) & (idle.call != NONE))
-    return Windows(found, idle.ts[found], idle.host_end[found], call_tracks[idle.call[found]])
+    rows = np.flatnonzero((idle.host_end > idle.ts) & (idle.call != NONE))
+    return Windows(rows, idle.ts[rows], idle.host_end[rows], call_tracks[idle.call[rows]])
 
 
 def waited_for(idle: Idle, windows: Windows, host: HostTime, call_tracks: Array) -> Windows:
@@ -303,26 +303,26 @@ def _of_other_stream(work: GpuWork, idle: Idle) -> Array:
     In a gap no stream of the device runs. So what was called in the gap, or begins later than the end of another
     stream's work takes to be noticed, waited for something else.
     """
-    found = np.zeros(len(idle.ts), dtype=bool)
+    has_waited = np.zeros(len(idle.ts), dtype=bool)
     length = idle.ts_end - idle.ts
-    asked = np.flatnonzero((idle.queue == QUEUED) & (length >= PAUSE_NS) & (length <= LATE_NS) & (idle.next != NONE))
-    asked = asked[work.call_ts[idle.next[asked]] <= idle.ts[asked]]
-    if not len(asked):
-        return found
-    following = idle.next[asked]
+    rows = np.flatnonzero((idle.queue == QUEUED) & (length >= PAUSE_NS) & (length <= LATE_NS) & (idle.next != NONE))
+    rows = rows[work.call_ts[idle.next[rows]] <= idle.ts[rows]]
+    if not len(rows):
+        return has_waited
+    following = idle.next[rows]
     order = np.lexsort((work.ts_end, work.device))
     # The work of the device that ended when the gap began.
-    ends, gaps = on_one_line([work.device[order], work.device[following]], [work.ts_end[order], idle.ts[asked]])
+    ends, gaps = on_one_line([work.device[order], work.device[following]], [work.ts_end[order], idle.ts[rows]])
     begins, stops = (np.searchsorted(ends, gaps, side=side) for side in ("left", "right"))
     counts = stops - begins
-    which = np.repeat(np.arange(len(asked)), counts)
+    which = np.repeat(np.arange(len(rows)), counts)
     ended = order[np.arange(len(which)) + np.repeat(begins - (np.cumsum(counts) - counts), counts)]
-    stream, own = work.stream[ended], work.stream[following][which]
-    alike = (stream == own) | (stream == NO_STREAM) | (own == NO_STREAM)
-    is_alike = np.zeros(len(asked), dtype=bool)
+    stream, next_stream = work.stream[ended], work.stream[following][which]
+    alike = (stream == next_stream) | (stream == NO_STREAM) | (next_stream == NO_STREAM)
+    is_alike = np.zeros(len(rows), dtype=bool)
     is_alike[which[alike]] = True
-    found[asked[(counts > 0) & ~is_alike]] = True
-    return found
+    has_waited[rows[(counts > 0) & ~is_alike]] = True
+    return has_waited
 
 
 def largest_part(parts: Parts, size: int) -> Array:
@@ -331,9 +331,9 @@ def largest_part(parts: Parts, size: int) -> Array:
     order = np.lexsort((rank[parts.cause], -parts.time_ns, parts.idle))
     rows = parts.idle[order]
     first = order[np.append(True, rows[1:] != rows[:-1])[: len(rows)]]
-    found = np.full(size, NONE)
-    found[parts.idle[first]] = parts.cause[first]
-    return found
+    largest = np.full(size, NONE)
+    largest[parts.idle[first]] = parts.cause[first]
+    return largest
 
 
 def summed(keys: tuple[Array, ...], times: Array) -> tuple[list[tuple[Any, ...]], Array, Array, Array]:

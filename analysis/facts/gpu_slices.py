@@ -82,8 +82,8 @@ def asked(engine: TraceProcessor) -> GpuSlices:
     label, labels = _numbered(list(zip(columns["category"].tolist(), columns["name"].tolist(), strict=True)))
 
     def label_of(row: int) -> Label:
-        found: Label = labels[label[row]]
-        return found
+        row_label: Label = labels[label[row]]
+        return row_label
 
     return GpuSlices(
         columns["id"].astype(np.int64),
@@ -96,12 +96,12 @@ def asked(engine: TraceProcessor) -> GpuSlices:
 
 
 def _devices(values: np.ndarray) -> Array:
-    """Return a number of each device that the engine tells."""
+    """Return the number of the device of each slice, as the engine has it."""
     if values.dtype != np.int64:
         return _numbered([None if value == NO_NUMBER else repr(value) for value in values.tolist()])[0]
     distinct, which = np.unique(values, return_inverse=True)
-    found: Array = which.reshape(-1) - int(NO_NUMBER in distinct)  # the least comes first, and is NONE then
-    return found
+    numbers: Array = which.reshape(-1) - int(NO_NUMBER in distinct)  # the least comes first, and is NONE then
+    return numbers
 
 
 def _known(numbers: Array) -> Array:
@@ -121,15 +121,15 @@ def _integers(labels: Sequence[Label], what: str, values: Sequence[Any], absent:
 
 
 def _whole(label_of: Callable[[int], Label], what: str, values: Sequence[Any], absent: int) -> Array:
-    """Return values as integers; `absent` for what has none, and for a fraction, which is equal to no other number."""
-    found = np.full(len(values), absent)
+    """Return values as integers; `absent` for missing values and fractions: no other number equals a fraction."""
+    numbers = np.full(len(values), absent)
     for row, value in enumerate(values):
         if isinstance(value, str) or (isinstance(value, int) and value not in _NUMBERS):
             category, name = label_of(row)
             raise QueryError(f"{category} {name or '(no name)'} has {what} {str(value)!r}, where a number must stand")
         if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
-            found[row] = int(value)
-    return found
+            numbers[row] = int(value)
+    return numbers
 
 
 def _numbered(values: Sequence[Hashable]) -> tuple[Array, tuple[Any, ...]]:

@@ -37,8 +37,8 @@ def incomplete_graphs(facts: Facts) -> list[tuple[str | None, int, int | None, i
     if not len(facts.graph_launches) or not len((work := facts.graph_work).launch):
         return []
     replays, nodes = facts.graphs
-    found = [_less_than_largest(work), _with_holes(work, nodes.gap_ns), _parts_of_others(facts, work, replays)]
-    launch, device, absent, time_ns = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    parts = [_less_than_largest(work), _with_holes(work, nodes.gap_ns), _parts_of_others(facts, work, replays)]
+    launch, device, absent, time_ns = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     pairs, which = np.unique(np.stack((device, launch)), axis=1, return_inverse=True)
     which = which.reshape(-1)
     most = np.full((2, pairs.shape[1]), NONE)
@@ -110,11 +110,11 @@ def _with_holes(work: GraphWork, gaps_ns: Array) -> Found:
     graphs, graph = np.unique(work.graph_id, return_inverse=True)
     is_alone = (_distinct(graph, work.launch) == 1) | (graphs == UNKNOWN)
     left_out = is_numbered & (nodes - nodes_before > 1) & (gap_ns >= long_ns) & is_alone[graph][follows]
-    found = np.flatnonzero((~is_numbered & is_hole[which]) | left_out)
-    holes = follows[found]
+    rows = np.flatnonzero((~is_numbered & is_hole[which]) | left_out)
+    holes = follows[rows]
     launched, of = np.unique(np.stack((work.launch[holes], work.device[holes])), axis=1, return_inverse=True)
     launch, device = launched
-    return launch, device, np.full(len(launch), NONE), key_sums(of.reshape(-1), gap_ns[found], len(launch))
+    return launch, device, np.full(len(launch), NONE), key_sums(of.reshape(-1), gap_ns[rows], len(launch))
 
 
 def _distinct(keys: Array, values: Array) -> Array:
@@ -138,7 +138,7 @@ def _parts_of_others(facts: Facts, work: GraphWork, replays: Replays) -> Found:
     work_of[graph], is_numbered[graph], example[graph] = count, graph_id != UNKNOWN, launch
     placed = np.flatnonzero(step != NONE)
     placed = placed[np.argsort(step[placed], kind="stable")]
-    found: list[tuple[Array, Array]] = []
+    candidates: list[tuple[Array, Array]] = []
     for ahead in (1, 2):
         for behind in (1, 2):
             middle = np.arange(ahead, len(placed) - behind)
@@ -147,8 +147,8 @@ def _parts_of_others(facts: Facts, work: GraphWork, replays: Replays) -> Found:
             some = (step[last] == step[this]) & (step[following] == step[this]) & (whole == graph[following])
             some &= (work_of[whole] > work_of[part]) & (replayed[whole] >= 4 * replayed[part])
             some &= (is_numbered[whole] == 0) & (is_numbered[part] == 0)
-            found.append((this[some], whole[some]))
-    replay, whole = (np.concatenate(columns) for columns in zip(*found, strict=True))
+            candidates.append((this[some], whole[some]))
+    replay, whole = (np.concatenate(columns) for columns in zip(*candidates, strict=True))
     names: dict[int, Counter[int]] = {}
 
     def names_of(number: int) -> Counter[int]:

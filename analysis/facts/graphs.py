@@ -74,8 +74,8 @@ def replays(work: GraphWork) -> tuple[Replays, Nodes]:
     last = ends_before(work.launch, work.ts, work.ts_end)
     gap_ns = np.where(last == NONE, NONE, np.maximum(work.ts - work.ts_end[last], 0))
     graph_id = np.full(len(first), np.iinfo(np.int64).max)
-    known = work.graph_id != UNKNOWN
-    np.minimum.at(graph_id, of[known], work.graph_id[known])
+    has_id = work.graph_id != UNKNOWN
+    np.minimum.at(graph_id, of[has_id], work.graph_id[has_id])
     graph_id[graph_id == np.iinfo(np.int64).max] = UNKNOWN
     if not len(first):
         return Replays(*[first] * 10), Nodes(*[first] * 4)
@@ -89,13 +89,13 @@ def replays(work: GraphWork) -> tuple[Replays, Nodes]:
     number = np.empty_like(graph)
     number[in_order] = _place_among(graph[in_order])
     kernels = np.add.reduceat(work.is_kernel.astype(np.int64), first)
-    found = Replays(
+    result = Replays(
         launch, graph, number, graph_id, ts, np.maximum.reduceat(work.ts_end, first), kernels, size - kernels,
         np.add.reduceat(work.ts_end - work.ts, first), np.add.reduceat(np.maximum(gap_ns, 0), first),
     )  # fmt: skip
-    found = Replays(*(getattr(found, name)[in_order] for name in Replays.__struct_fields__))
-    place = np.arange(len(of)) - first[of]
-    return found, Nodes(graph[of], number[of], _positions(work, of, place, graph[of], number[of]), gap_ns)
+    result = Replays(*(getattr(result, name)[in_order] for name in Replays.__struct_fields__))
+    position = np.arange(len(of)) - first[of]
+    return result, Nodes(graph[of], number[of], _positions(work, of, position, graph[of], number[of]), gap_ns)
 
 
 def _starts(keys: Array) -> Array:
@@ -107,9 +107,9 @@ def _place_among(keys: Array) -> Array:
     """Return how many rows with its key stand before each row."""
     order = np.argsort(keys, kind="stable")
     starts = _starts(keys[order])
-    place = np.empty(len(keys), dtype=np.int64)
-    place[order] = np.arange(len(keys)) - np.repeat(starts, np.diff(np.append(starts, len(keys))))
-    return place
+    count_before = np.empty(len(keys), dtype=np.int64)
+    count_before[order] = np.arange(len(keys)) - np.repeat(starts, np.diff(np.append(starts, len(keys))))
+    return count_before
 
 
 def _graphs(work: GraphWork, first: Array, device: Array, graph_id: Array) -> Array:
@@ -121,8 +121,8 @@ def _graphs(work: GraphWork, first: Array, device: Array, graph_id: Array) -> Ar
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
-def _positions(work: GraphWork, of: Array, place: Array, graph: Array, replay: Array) -> Array:
-    """Return the place in the first replay of its graph of each piece of work."""
+def _positions(work: GraphWork, of: Array, position: Array, graph: Array, replay: Array) -> Array:
+    """Return the position of each piece of work in the first replay of its graph."""
     is_numbered = work.node_id != UNKNOWN
     nodes, node = np.unique(work.node_id, return_inverse=True)
     # One key for each node id, and one for each name.
@@ -134,7 +134,7 @@ def _positions(work: GraphWork, of: Array, place: Array, graph: Array, replay: A
     in_first = in_first[np.argsort(node_key[in_first], kind="stable")]
     index = np.minimum(np.searchsorted(node_key[in_first], node_key), len(in_first) - 1)
     same = in_first[index]
-    return np.where(node_key[same] == node_key, place[same], NONE)
+    return np.where(node_key[same] == node_key, position[same], NONE)
 
 
 def spread(groups: Array, values: Array, size: int) -> GroupValues:

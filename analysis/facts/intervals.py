@@ -38,10 +38,10 @@ class KeyedLine:
     def at(self, keys: Any, times: Any) -> Any:
         """Return where moments are, of any shape: int64. An unknown one is no later than the known one after it."""
         if self._values is None:
-            places = np.clip(times, self._first - 1, self._last) - self._first
+            positions = np.clip(times, self._first - 1, self._last) - self._first
         else:
-            places = np.searchsorted(self._values, times, side="right") - 1
-        return places + np.minimum(keys, self._most) * self._length
+            positions = np.searchsorted(self._values, times, side="right") - 1
+        return positions + np.minimum(keys, self._most) * self._length
 
 
 def on_one_line(keys: Sequence[np.ndarray], times: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -152,8 +152,8 @@ def _starting_in(
     first, last = np.searchsorted(ordered, begins, side=side), np.searchsorted(ordered, stops, side="left")
     counts = np.maximum(last - first, 0)
     windows = np.repeat(np.arange(len(begins)), counts)
-    places = np.arange(len(windows)) + np.repeat(first - (np.cumsum(counts) - counts), counts)
-    return windows, order[places]
+    positions = np.arange(len(windows)) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+    return windows, order[positions]
 
 
 def _order(keys: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -227,8 +227,8 @@ class Coverage:
         following = np.minimum(number, len(self.keys) - 1)
         has_next = (number < len(self.keys)) & (self.keys[following] == keys)
         later = np.where(has_next, np.minimum(self.starts[following], ends), ends)
-        found: np.ndarray = np.where(is_inside, starts, later)
-        return found
+        first_covered: np.ndarray = np.where(is_inside, starts, later)
+        return first_covered
 
     def _next(self, keys: Any, moments: Any) -> Any:
         """How many merged intervals, over all keys, begin no later than each moment of its key."""

@@ -51,8 +51,8 @@ def assign_lanes(
             if lane == _FEW_LANES:
                 lanes[members] += _first_lanes(starts_ns[members], ends_ns[members], deepest)
                 break
-            own = kinds and (kinds[0][members], kinds[1][members])
-            moving, too_deep = _moving(starts_ns[members], ends_ns[members], deepest, own)
+            gives_and_stays = kinds and (kinds[0][members], kinds[1][members])
+            moving, too_deep = _moving(starts_ns[members], ends_ns[members], deepest, gives_and_stays)
             deep.append(members[too_deep])
             members = members[moving]
             lane += 1
@@ -132,7 +132,7 @@ def _moving(
 
 def _first_lanes(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> np.ndarray:
     """Return the lanes of slices, in track order, from 0; for many lanes."""
-    found: np.ndarray = np.zeros(len(starts_ns), dtype=np.int32)
+    lanes: np.ndarray = np.zeros(len(starts_ns), dtype=np.int32)
     open_ends: list[list[int]] = []  # by lane
     latest: np.ndarray = np.empty(0, dtype=np.int64)  # that a slice on the lane may end now
     ending: list[tuple[int, int]] = []  # a heap of ends and lanes
@@ -143,13 +143,13 @@ def _first_lanes(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> np
             latest[lane] = open_ends[lane][-1] if open_ends[lane] else _EVER
         if len(open_ends) == len(latest):  # so that the last lane is free
             latest = np.concatenate([latest, np.full(len(latest) + 1, _EVER)])
-        found[position] = lane = int(np.argmax(latest >= end))
+        lanes[position] = lane = int(np.argmax(latest >= end))
         if lane == len(open_ends):
             open_ends.append([])
         open_ends[lane].append(end)
         heapq.heappush(ending, (end, lane))
         latest[lane] = end if len(open_ends[lane]) < deepest else -1
-    return found
+    return lanes
 
 
 def _doubled(starts_ns: np.ndarray, ends_ns: np.ndarray) -> tuple[list[int], list[int]]:

@@ -51,24 +51,24 @@ def link(calls: LinkedCalls, rank: Array, number: Array) -> Links:
     """Return the call of each piece of work. rank, number: those of the work, as those of calls."""
     numbered, asking = np.flatnonzero(calls.number != NO_NUMBER), np.flatnonzero(number != NO_NUMBER)
     # NONE is no key.
-    own, asked = on_one_line(
+    call_keys, work_keys = on_one_line(
         [calls.rank[numbered] - NONE, rank[asking] - NONE], [calls.number[numbered], number[asking]]
     )
-    order = np.argsort(own, kind="stable")  # in most traces numbers rise, which is quick
+    order = np.argsort(call_keys, kind="stable")  # in most traces numbers rise, which is quick
     index = numbered[order]
-    first = np.flatnonzero(np.append(True, np.diff(own[order]) != 0)[: len(order)])
+    first = np.flatnonzero(np.append(True, np.diff(call_keys[order]) != 0)[: len(order)])
     shared, call = _chosen(calls, index, first)
     # The last is that of numbers beyond all calls.
-    distinct, call = np.append(own[order][first], -1), np.append(call, NONE)
-    place = np.searchsorted(distinct[:-1], asked)
-    place[distinct[place] != asked] = len(first)
-    found = np.full(len(number), NONE)
-    found[asking] = call[place]
+    distinct, call = np.append(call_keys[order][first], -1), np.append(call, NONE)
+    index_of = np.searchsorted(distinct[:-1], work_keys)
+    index_of[distinct[index_of] != work_keys] = len(first)
+    call_of = np.full(len(number), NONE)
+    call_of[asking] = call[index_of]
     is_asked = np.zeros(len(first) + 1, dtype=bool)
-    is_asked[place] = True
+    is_asked[index_of] = True
     has_work = np.zeros(len(calls.number), dtype=bool)
     has_work[index] = np.repeat(is_asked[:-1], np.diff(np.append(first, len(index))))
-    return Links(found, has_work, shared)
+    return Links(call_of, has_work, shared)
 
 
 def _chosen(calls: LinkedCalls, index: Array, first: Array) -> tuple[SharedNumbers, Array]:
@@ -97,5 +97,5 @@ def _chosen(calls: LinkedCalls, index: Array, first: Array) -> tuple[SharedNumbe
     count = len(calls.number)
     preferred = np.minimum.reduceat(np.where(is_launch, index, index + count), first) % count
     call[shared] = np.where(is_ambiguous, NONE, preferred)
-    own = index[first]
-    return SharedNumbers(calls.rank[own], calls.number[own], size, follow, is_ambiguous), call
+    first_call = index[first]
+    return SharedNumbers(calls.rank[first_call], calls.number[first_call], size, follow, is_ambiguous), call

@@ -100,11 +100,11 @@ def outermost(marks: PhaseMarks) -> Array:
 
     PhaseMarks without a phase are left out.
     """
-    known = np.flatnonzero([phase is not None for phase in marks.phase.tolist()])
-    phases, phase = np.unique(marks.phase[known].astype(str), return_inverse=True)
-    key = marks.thread[known] * len(phases) + phase.reshape(-1)
+    with_phase = np.flatnonzero([phase is not None for phase in marks.phase.tolist()])
+    phases, phase = np.unique(marks.phase[with_phase].astype(str), return_inverse=True)
+    key = marks.thread[with_phase] * len(phases) + phase.reshape(-1)
     order = np.argsort(key, kind="stable")
-    ordered = known[order]
+    ordered = with_phase[order]
     inside = begins_inside(key[order], marks.ts[ordered], marks.ts_end[ordered])
     return np.sort(ordered[~inside])
 
@@ -220,9 +220,9 @@ def loop_phases(marks: PhaseMarks, calls: GenerateCalls) -> LoopPhases:
     setup = np.flatnonzero(border & marks.is_phase("setup")[mark] & (step == NONE) & (opening[call] != NONE))
     sampling = np.flatnonzero(border & is_sampling)
     forward = np.flatnonzero(border & is_forward & (last(is_forward) == NONE) & (chosen == NONE) & (prepared != NONE))
-    own = np.flatnonzero(is_slice)
+    slices = np.flatnonzero(is_slice)
     spans = (
-        (own, marks.ts[own], marks.ts_end[own]),
+        (slices, marks.ts[slices], marks.ts_end[slices]),
         (mark[setup], marks.ts[call[setup]], opening[call[setup]]),
         (mark[sampling], np.where(chosen == NONE, ts, ts_end[chosen])[sampling], ts_end[sampling]),
         (mark[bookkeeping], ts_end[sampled[bookkeeping]], np.where(next_ts == NONE, ts_end, next_ts)[bookkeeping]),
@@ -236,11 +236,11 @@ def loop_phases(marks: PhaseMarks, calls: GenerateCalls) -> LoopPhases:
 
 
 def _call_numbers(marks: PhaseMarks, calls: GenerateCalls) -> Array:
-    """Of each mark of a call of generate, the number of the call by start; NONE of others, and of NONE."""
-    found = np.full(len(marks.id) + 1, NONE)
+    """Return the number, by start, of the call of generate that each mark is; NONE for other marks, and for NONE."""
+    numbers = np.full(len(marks.id) + 1, NONE)
     mine = np.flatnonzero(calls.call == np.arange(len(marks.id)))
-    found[mine[np.lexsort((marks.id[mine], marks.ts[mine]))]] = np.arange(len(mine))
-    return found
+    numbers[mine[np.lexsort((marks.id[mine], marks.ts[mine]))]] = np.arange(len(mine))
+    return numbers
 
 
 def find_samplings(marks: PhaseMarks, phases: LoopPhases, steps: LoopSteps) -> Samplings:
@@ -281,9 +281,9 @@ def find_choices(samplings: Samplings, operators: ThreadSlices, is_topk: Array, 
 
 
 def _is_any(texts: Array, *names: str) -> Array:
-    """Whether each text is one of some."""
-    found: Array = np.logical_or.reduce([texts == name for name in names])
-    return found
+    """Return whether each text is one of the names."""
+    is_one: Array = np.logical_or.reduce([texts == name for name in names])
+    return is_one
 
 
 def _last_of(some: Array, thread: Array) -> Array:
@@ -294,11 +294,11 @@ def _last_of(some: Array, thread: Array) -> Array:
 
 
 def _shifted(texts: Array, group: Array, by: int) -> Array:
-    """Return the text so many places before each in its group; "" for none."""
-    found = np.full(len(texts), "", dtype=object)
+    """Return the text `by` rows before each one in its group; "" for none."""
+    shifted = np.full(len(texts), "", dtype=object)
     same = np.flatnonzero(group[by:] == group[:-by])
-    found[same + by] = texts[same]
-    return found
+    shifted[same + by] = texts[same]
+    return shifted
 
 
 def _next_ts(ts: Array, group: Array) -> Array:
@@ -308,6 +308,6 @@ def _next_ts(ts: Array, group: Array) -> Array:
 
 def _latest(ends: Array, group: Array, groups: int) -> Array:
     """Return the latest end of each group."""
-    found = np.zeros(groups, dtype=np.int64)
-    np.maximum.at(found, group, ends)
-    return found
+    latest = np.zeros(groups, dtype=np.int64)
+    np.maximum.at(latest, group, ends)
+    return latest

@@ -53,7 +53,7 @@ class Lifetimes(Struct, frozen=True):
 
 
 def lifetimes(events: MemoryEvents) -> Lifetimes:
-    """Return what memory events end and explain.
+    """Return the allocation that each memory event frees, the next event at its address, and unexplained bytes.
 
     A free ends the event before it at its address, where that allocated as much. The total is that of a process and
     device; None for the first of one, and where any of the three amounts is not recorded.
@@ -64,30 +64,30 @@ def lifetimes(events: MemoryEvents) -> Lifetimes:
     last: dict[tuple[int | None, str | None, int | None], int] = {}
     totals: dict[tuple[int | None, str | None], int | None] = {}
     columns = zip(events.upid, events.device, events.address, events.size, events.total, strict=True)
-    for place, (upid, device, address, size, total) in enumerate(columns):
+    for row, (upid, device, address, size, total) in enumerate(columns):
         before = last.get((upid, device, address), NONE)
-        last[upid, device, address] = place
+        last[upid, device, address] = row
         if before != NONE:
-            following[before] = place
+            following[before] = row
             if size is not None and size < 0 and events.size[before] == -size:
-                allocation[place], is_freed[before] = before, True
-        known = totals.get((upid, device))
+                allocation[row], is_freed[before] = before, True
+        last_total = totals.get((upid, device))
         totals[upid, device] = total
-        unexplained.append(None if known is None or total is None or size is None else total - size - known)
+        unexplained.append(None if last_total is None or total is None or size is None else total - size - last_total)
     return Lifetimes(allocation, following, is_freed, unexplained)
 
 
 def _whole(values: list[object], name: str) -> list[int | None]:
     """Return amounts as whole numbers; 3.0 is one. Raises QueryError naming the first that is none."""
-    found: list[int | None] = []
+    amounts: list[int | None] = []
     for value in values:
         if value is None or isinstance(value, int):
-            found.append(value)
+            amounts.append(value)
         elif isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
-            found.append(int(value))
+            amounts.append(int(value))
         else:
             raise QueryError(f"memory events have {value!r} as {name}, which is no whole number of 53 bits")
-    return found
+    return amounts
 
 
 class MemoryFacts(FrameFacts):

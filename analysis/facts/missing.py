@@ -48,12 +48,12 @@ def captured_launches(facts: Facts) -> Array:
 def lost_launches(facts: Facts) -> Array:
     """Return indices of the launches outside captures that have a number, and no GPU work of it."""
     launch = facts.launches
-    found = launch[(facts.calls.number[launch] != NO_NUMBER) & ~facts.links.has_work[launch]]
-    return np.setdiff1d(found, captured_launches(facts)) if len(found) else found
+    lost = launch[(facts.calls.number[launch] != NO_NUMBER) & ~facts.links.has_work[launch]]
+    return np.setdiff1d(lost, captured_launches(facts)) if len(lost) else lost
 
 
 def missing_work(facts: Facts) -> list[tuple[str, int, int, int, int]]:
-    """Return the launches without work by where they are among those with work, in order of start.
+    """Return the launches without work by their position among those with work, in order of start.
 
     Rows of: START, MIDDLE, END or, where none has work, ALL; launches; those of them in steps; first and last start.
     """
@@ -61,17 +61,17 @@ def missing_work(facts: Facts) -> list[tuple[str, int, int, int, int]]:
     if not len(lost):
         return []
     numbered = facts.launches[calls.number[facts.launches] != NO_NUMBER]
-    known = np.setdiff1d(numbered, captured_launches(facts))
-    known_ts, ts = calls.ts[np.setdiff1d(known, lost)], calls.ts[lost]
+    recorded = np.setdiff1d(numbered, captured_launches(facts))
+    known_ts, ts = calls.ts[np.setdiff1d(recorded, lost)], calls.ts[lost]
     if len(known_ts):
-        place = np.where(ts < known_ts.min(), START, np.where(ts > known_ts.max(), END, MIDDLE))
+        position = np.where(ts < known_ts.min(), START, np.where(ts > known_ts.max(), END, MIDDLE))
     else:
-        place = np.full(len(ts), ALL)
+        position = np.full(len(ts), ALL)
     in_step = facts.call_steps[lost] != NONE
     rows = [
         (name, int(mine.sum()), int(in_step[mine].sum()), int(ts[mine].min()), int(ts[mine].max()))
         for name in (START, MIDDLE, END, ALL)
-        if (mine := place == name).any()
+        if (mine := position == name).any()
     ]
     return sorted(rows, key=lambda row: (row[3], row[0]))
 
@@ -79,14 +79,14 @@ def missing_work(facts: Facts) -> list[tuple[str, int, int, int, int]]:
 def missing_time(facts: Facts) -> list[tuple[str, str | None, int, int]]:
     """Return the idle time of devices that work without a record may have taken; no time is in two rows.
 
-    Rows of: place of the launches without work, or SYNC; device, time between its work, time before and after, ns. That
-    of launches is all time since the first of the place; that of syncs, all time for which they outlast recorded work.
+    Rows of: position of the launches, or SYNC; device; time between its work, time before and after, ns. The time of
+    launches is all since the first at the position; that of syncs, all time for which they outlast recorded work.
     """
     work = facts.work
     if not len(work.id):
         return []
-    places, syncs = missing_work(facts), facts.long_syncs
-    if not places and not len(syncs.call):
+    launches, syncs = missing_work(facts), facts.long_syncs
+    if not launches and not len(syncs.call):
         return []
     # Work stands in order of device and start.
     devices, begins = np.unique(work.device, return_index=True)
@@ -97,9 +97,9 @@ def missing_time(facts: Facts) -> list[tuple[str, str | None, int, int]]:
         np.concatenate([facts.gaps.ts, np.minimum(facts.span[0], ts), ts_end]),
         np.concatenate([facts.gaps.ts_end, ts, np.maximum(until, ts_end)]),
     )
-    found: list[tuple[str, str | None, int, int]] = []
+    lost_time: list[tuple[str, str | None, int, int]] = []
 
-    def add(place: str, key: Array, start: Array, end: Array) -> None:
+    def add(position: str, key: Array, start: Array, end: Array) -> None:
         """Add the idle time in windows of devices, none of which overlaps another one of its device."""
         inside, outside = (np.zeros(len(devices), dtype=np.int64) for _ in range(2))
         first, last = ts[key], ts_end[key]
@@ -107,22 +107,22 @@ def missing_time(facts: Facts) -> list[tuple[str, str | None, int, int]]:
         np.add.at(inside, key, idle.covered(key, *between))
         np.add.at(outside, key, idle.covered(key, start, end))
         rows = zip(facts.devices, inside.tolist(), (outside - inside).tolist(), strict=True)
-        found.extend((place, *row) for row in rows)
+        lost_time.extend((position, *row) for row in rows)
 
-    # The places stand in order of their first launch: what begins later lies in what was before.
-    for place, _, _, first, _ in places:
+    # The rows stand in order of their first launch: what begins later lies in what was before.
+    for position, _, _, first, _ in launches:
         start = np.minimum(first, until)
-        add(place, devices, start, until)
+        add(position, devices, start, until)
         until = start
     if len(syncs.call):
         waits = syncs.windows(devices, facts.ranks[begins])
         start, end = np.minimum(waits.starts, until[waits.keys]), np.minimum(waits.ends, until[waits.keys])
         add(SYNC, waits.keys, start, end)
-    return found
+    return lost_time
 
 
 def missing_calls(facts: Facts) -> list[tuple[str, int, int, int, int]]:
-    """Return GPU work without a call of its rank and number, by place, in order of its first start.
+    """Return GPU work without a call of its rank and number, by position, in order of its first start.
 
     Rows of: START where its number is below that of any recorded call, else LATER; ALL where no work has a call;
     UNNUMBERED where it has no number. Then kernels, distinct numbers of work, time of the kernels, first start.
@@ -138,12 +138,12 @@ def missing_calls(facts: Facts) -> list[tuple[str, int, int, int, int]]:
     known_least = np.full(len(least), np.iinfo(np.int64).max)
     np.minimum.at(known_least, of_call, first)  # the last is that of NONE
     least = np.where(known_least == np.iinfo(np.int64).max, least, known_least)[rank]
-    place = np.where(number < least, START, LATER) if (facts.work.call != NONE).any() else np.full(len(ids), ALL)
-    place = np.where(number != NO_NUMBER, place, UNNUMBERED)
+    position = np.where(number < least, START, LATER) if (facts.work.call != NONE).any() else np.full(len(ids), ALL)
+    position = np.where(number != NO_NUMBER, position, UNNUMBERED)
     ts, time_ns, is_kernel = slices.ts[ids], slices.ts_end[ids] - slices.ts[ids], slices.category[ids] == KERNEL
     rows = []
-    for name in np.unique(place).tolist():
-        mine = place == name
+    for name in np.unique(position).tolist():
+        mine = position == name
         numbers = np.unique(np.stack((rank[mine], number[mine])), axis=1).shape[1] if name != UNNUMBERED else 0
         kernels = mine & is_kernel
         rows.append((name, int(kernels.sum()), numbers, int(time_ns[kernels].sum()), int(ts[mine].min())))

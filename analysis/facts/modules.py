@@ -32,29 +32,29 @@ def module_paths(outer: Sequence[int], modules: Sequence[Module | None]) -> Modu
     where it is a module or range.
     """
     of_path: list[int] = []
-    known: dict[tuple[int, str, bool], int] = {}
+    numbers: dict[tuple[int, str, bool], int] = {}
     outers, depths = list[int](), list[int]()
-    texts, found = list[str](), list[Module]()
+    texts, path_modules = list[str](), list[Module]()
     for around, module in zip(outer, modules, strict=True):
         inside = NONE if around == NONE else of_path[around]
         if module is None:
             of_path.append(inside)
             continue
         name, module_class, _ = module
-        number = known.setdefault((inside, name, module_class is None), len(outers))
+        number = numbers.setdefault((inside, name, module_class is None), len(outers))
         of_path.append(number)
         if number == len(outers):
             depth = 1 if inside == NONE else depths[inside] + 1
             outers.append(inside)
-            found.append(module)
+            path_modules.append(module)
             depths.append(depth)
             texts.append(name if inside == NONE else texts[inside] if depth > MOST_DEPTH else f"{texts[inside]}/{name}")
-    own = layers(outers, found)
+    own_layers = layers(outers, path_modules)
     layer: list[int | None] = []
     for index, inside in enumerate(outers):
         inherited = None if inside == NONE else layer[inside]
-        layer.append(own[index] if inherited is None else inherited)
-    return ModulePaths(of_path, outers, texts, own, layer)
+        layer.append(own_layers[index] if inherited is None else inherited)
+    return ModulePaths(of_path, outers, texts, own_layers, layer)
 
 
 def layers(outer: Sequence[int], modules: Sequence[Module]) -> list[int | None]:
@@ -63,13 +63,13 @@ def layers(outer: Sequence[int], modules: Sequence[Module]) -> list[int | None]:
     Layers are modules of one class in the same modules, of which any has modules inside, in order of their number.
     """
     beside: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
-    for place, (_, module_class, _) in enumerate(modules):
+    for index, (_, module_class, _) in enumerate(modules):
         if module_class is not None:
-            beside[outer[place], module_class].append(place)
+            beside[outer[index], module_class].append(index)
     holders = {around for around, (_, module_class, _) in zip(outer, modules, strict=True) if module_class is not None}
-    found: list[int | None] = [None] * len(modules)
-    for places in beside.values():
-        if len(places) > 1 and not holders.isdisjoint(places):
-            for layer, place in enumerate(sorted(places, key=lambda place: (modules[place][2], modules[place][0]))):
-                found[place] = layer
-    return found
+    numbers: list[int | None] = [None] * len(modules)
+    for siblings in beside.values():
+        if len(siblings) > 1 and not holders.isdisjoint(siblings):
+            for layer, index in enumerate(sorted(siblings, key=lambda row: (modules[row][2], modules[row][0]))):
+                numbers[index] = layer
+    return numbers

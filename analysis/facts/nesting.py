@@ -43,24 +43,24 @@ def depths(parent: np.ndarray) -> np.ndarray:
 
 def nearest(parent: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Return the innermost chosen item around each, itself included; -1 for none. chosen: bool."""
-    found = np.append(np.where(chosen, np.arange(len(parent)), parent), NONE)
+    chosen_around = np.append(np.where(chosen, np.arange(len(parent)), parent), NONE)
     while True:
-        further = found[found]
-        if np.array_equal(further, found):
-            return found[:-1]
-        found = further
+        further = chosen_around[chosen_around]
+        if np.array_equal(further, chosen_around):
+            return chosen_around[:-1]
+        chosen_around = further
 
 
 def with_ancestors(parent: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Return which items are chosen, or around a chosen one: bool."""
-    found: np.ndarray = chosen.copy()
+    is_kept: np.ndarray = chosen.copy()
     around = np.unique(parent[chosen])
     while len(around):
         around = around[around != NONE]
-        around = around[~found[around]]
-        found[around] = True
+        around = around[~is_kept[around]]
+        is_kept[around] = True
         around = np.unique(parent[around])
-    return found
+    return is_kept
 
 
 class Paths(NamedTuple):
@@ -81,17 +81,17 @@ def nested_paths(parent: np.ndarray, names: np.ndarray, depth: np.ndarray | None
     path = np.full(len(parent) + 1, NONE)  # the last is that of no item
     most = int(names.max(initial=0)) + 1
     paths: list[np.ndarray] = []
-    known = 0
+    count = 0
     for level in levels:
         keys, numbers = np.unique((path[parent[level]] + 1) * most + names[level], return_inverse=True)
-        path[level] = known + numbers.reshape(-1)
-        known += len(keys)
+        path[level] = count + numbers.reshape(-1)
+        count += len(keys)
         paths.append(keys)
     # What is deeper still, one by one: a level of each would take the square of their number.
     deeper: dict[int, int] = {}
     for item, around, name in zip(deepest.tolist(), parent[deepest].tolist(), names[deepest].tolist(), strict=True):
         key = (int(path[around]) + 1) * most + name
-        path[item] = deeper.setdefault(key, known + len(deeper))
+        path[item] = deeper.setdefault(key, count + len(deeper))
     paths.append(np.array(list(deeper), dtype=np.int64))
     outer, name_of = np.divmod(np.concatenate(paths), most)
     return Paths(path[:-1], outer - 1, name_of)
@@ -161,10 +161,10 @@ class Nesting:
 
     def around(self, threads: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Return the index of the innermost slice around each of others; -1 for none."""
-        found = last_begun(self.threads, self.starts, threads, starts)
+        index = last_begun(self.threads, self.starts, threads, starts)
         while len(self.starts):
-            wrong = np.flatnonzero((found >= 0) & ((self.ends[found] < ends) | (self.ends[found] <= starts)))
+            wrong = np.flatnonzero((index >= 0) & ((self.ends[index] < ends) | (self.ends[index] <= starts)))
             if not len(wrong):
                 break
-            found[wrong] = self.nested.parent[found[wrong]]
-        return found
+            index[wrong] = self.nested.parent[index[wrong]]
+        return index

@@ -72,8 +72,8 @@ def followed_by(phases: Phases, is_first: Array, is_next: Array) -> Array:
         reached[begin + 1 : end] = np.maximum.accumulate(ts_end[begin:end])[:-1]
     outer = order[ts_end > reached]
     same = phases.thread[outer][1:] == phases.thread[outer][:-1]
-    found: Array = phases.id[outer[:-1][same & is_first[outer][:-1] & is_next[outer][1:]]]
-    return found
+    followed: Array = phases.id[outer[:-1][same & is_first[outer][:-1] & is_next[outer][1:]]]
+    return followed
 
 
 def equal_spans(processes: Array, shapes: Sequence[Hashable], nothing: Hashable) -> tuple[Array, Array]:

@@ -156,20 +156,20 @@ class EnclosingIndex:
         sums = (key_sums(which, amounts, len(keys)).tolist() for amounts in (counts, times))
         for key, count, time_ns in zip(keys.tolist(), *sums, strict=True):
             number, path = divmod(key, width)
-            place = engine_places[firsts[number]]
+            enclosing = engine_places[firsts[number]]
             if stacks is not None:
                 functions = self._functions[path - 1]
-                place = Enclosing(*place[:2], *functions[2:5], level=place.level, stack=functions.level)
-            rows.append((place, count, time_ns))
+                enclosing = Enclosing(*enclosing[:2], *functions[2:5], level=enclosing.level, stack=functions.level)
+            rows.append((enclosing, count, time_ns))
         return rows
 
     def of_slices(self, ids: Sequence[int]) -> dict[int, Enclosing]:
         """Return what is around slices, themselves included, as the engine has it; and around all that is around."""
-        found = self._known
-        if asked := [number for number in ids if number not in found]:
-            for number, parent, *kind in self._facts.rows(_AROUND.format(ids=asked), "python_functions"):
-                found[number] = found[parent].within(*kind)
-        return found
+        enclosing = self._known
+        if unknown := [number for number in ids if number not in enclosing]:
+            for number, parent, *kind in self._facts.rows(_AROUND.format(ids=unknown), "python_functions"):
+                enclosing[number] = enclosing[parent].within(*kind)
+        return enclosing
 
     @cached_property
     def idle(self) -> IdlePlaces:
@@ -210,10 +210,10 @@ class EnclosingIndex:
         # Slices of one track of the engine nest, so that none is left out.
         slice_ids = ids[np.lexsort((-columns[2], columns[1], columns[0]))] if stacks is None else ids[:0]
         slice_id = np.append(slice_ids, np.full(len(nesting.starts) + 1 - len(slice_ids), NONE))[first]
-        places = _of_paths(outer, of_name)
+        path_places = _of_paths(outer, of_name)
         some = np.flatnonzero(counts)
         return IdlePlaces(
-            [places[number - 1] for number in some.tolist()],
+            [path_places[number - 1] for number in some.tolist()],
             *(column[some] for column in (counts, times, slice_id, _shown(outer, times), is_call & is_long)),
         )
 
@@ -237,9 +237,9 @@ class EnclosingIndex:
     def _thread_numbers(self, tracks: Array) -> Array:
         """Return the number of each track's thread: those of the stacks, and others without."""
         numbers = {} if self._stacks is None else self._stacks.numbers
-        known = {track: numbers[place] for track, place in self._threads.items() if place in numbers}
+        number_of = {track: numbers[thread] for track, thread in self._threads.items() if thread in numbers}
         distinct, where = np.unique(tracks, return_inverse=True)
-        threads = [known.get(track, len(numbers) + track) for track in distinct.tolist()]
+        threads = [number_of.get(track, len(numbers) + track) for track in distinct.tolist()]
         return np.array(threads, dtype=np.int64)[where]
 
     @cached_property
@@ -250,10 +250,10 @@ class EnclosingIndex:
 
 def _of_paths(outer: Array, kinds: Iterable[Kind]) -> dict[int, Enclosing]:
     """Return the location of each path, from the outermost to the innermost."""
-    found = {NONE: NOWHERE}
+    enclosing = {NONE: NOWHERE}
     for number, (inside, kind) in enumerate(zip(outer.tolist(), kinds, strict=True)):
-        found[number] = found[inside].within(*kind)
-    return found
+        enclosing[number] = enclosing[inside].within(*kind)
+    return enclosing
 
 
 def _shown(outer: Array, times: Array) -> Array:

@@ -36,5 +36,5 @@ def single_processors(
     runs_all = is_wrapper[inside] | is_first & holds_next & in_list_file[inside]
     runs_all |= np.isin(ids[inside], phases.id[is_list])
     single = inside[~runs_all]
-    found: Array = ids[single[~begins_inside(thread[single], ts[single], ts_end[single])]]
-    return found
+    outermost: Array = ids[single[~begins_inside(thread[single], ts[single], ts_end[single])]]
+    return outermost

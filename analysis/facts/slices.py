@@ -112,12 +112,12 @@ def read_slices(engine: TraceProcessor) -> Slices:
     if engine.fed is None:
         return _asked(engine)
     slices: Slices
-    places, slices = engine.fed.result()
+    thread_ids, slices = engine.fed.result()
     _check(engine, slices)
     tracks: dict[tuple[int, int], int] = {}
-    for track, *place in zip(*(column.tolist() for column in engine.query(TRACKS).values()), strict=True):
-        tracks.setdefault((place[0], place[1]), track)
-    track_of = np.array([tracks.get(place, -1) for place in places], dtype=np.int64)
+    for track, *thread_id in zip(*(column.tolist() for column in engine.query(TRACKS).values()), strict=True):
+        tracks.setdefault((thread_id[0], thread_id[1]), track)
+    track_of = np.array([tracks.get(thread_id, -1) for thread_id in thread_ids], dtype=np.int64)
     engine.fed = None  # what is not kept in them is freed
     return replace(slices, track=track_of[slices.track])
 
@@ -200,5 +200,5 @@ def _asked(engine: TraceProcessor) -> Slices:
     ids, texts = (column.tolist() for column in engine.query(_REGIONS).values())
     of_text = {text: _region("cpu_op", text) for text in set(texts)}
     region[ids] = [of_text[text] for text in texts]
-    found = ts, ts + columns["dur"], columns["track_id"], columns["category"], name, tuple(names), region
-    return Slices(*found, gpu, None)
+    columns_read = ts, ts + columns["dur"], columns["track_id"], columns["category"], name, tuple(names), region
+    return Slices(*columns_read, gpu, None)

@@ -45,8 +45,8 @@ def looked_up(numbers: Array, values: Mapping[int, int]) -> Array:
     for number, value in values.items():
         if number < len(table) - 1:
             table[number] = value
-    found: Array = table[numbers]
-    return found
+    result: Array = table[numbers]
+    return result
 
 
 class SourceFacts:
@@ -118,10 +118,10 @@ class SourceFacts:
     @cached_property
     def _threads(self) -> dict[tuple[int | None, int | None], int]:
         """The track of each thread by process and thread number: its first."""
-        found: dict[tuple[int | None, int | None], int] = {}
+        track_of: dict[tuple[int | None, int | None], int] = {}
         for track, upid, tid in self.rows(_THREADS, None):
-            found.setdefault((upid, tid), track)
-        return found
+            track_of.setdefault((upid, tid), track)
+        return track_of
 
     @cached_property
     def _tracks(self) -> list[tuple[int, int, int]]:
@@ -134,17 +134,17 @@ class SourceFacts:
 
     def own_tracks(self, tracks: Array) -> Array:
         """Return the track of the thread whose slices each track holds; NONE where it has none."""
-        own = {track: self._threads.get((upid, tid), NONE) for track, upid, tid in self._tracks}
-        return looked_up(tracks, own)
+        own_track = {track: self._threads.get((upid, tid), NONE) for track, upid, tid in self._tracks}
+        return looked_up(tracks, own_track)
 
     def placed(self, ids: Array, lanes: Lanes) -> Array:
         """Return the id of the lane in which each slice began; NONE for none.
 
         lanes: those of a thread, or of a process where the thread is None, do not overlap each other.
         """
-        found = np.full(len(ids), NONE)
+        lane_of = np.full(len(ids), NONE)
         if not lanes:
-            return found
+            return lane_of
         start, track = self.slices.ts[ids], self.slices.track[ids]
         for is_thread in (False, True):
             chosen = [lane for lane in lanes if (lane[4] is not None) == is_thread]
@@ -156,9 +156,9 @@ class SourceFacts:
             order = np.lexsort((ts, lane_key))
             lane_id, ts_end, lane_key = lane_id[order], ts_end[order], lane_key[order]
             last = last_begun(lane_key, ts[order], key, start)
-            inside = (last != NONE) & (start < ts_end[last]) & (found == NONE)
-            found[inside] = lane_id[last[inside]]
-        return found
+            inside = (last != NONE) & (start < ts_end[last]) & (lane_of == NONE)
+            lane_of[inside] = lane_id[last[inside]]
+        return lane_of
 
     def rows(self, sql: str, module: str | None) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""

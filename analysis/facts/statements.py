@@ -45,7 +45,7 @@ ORDER BY id;"""
 def of_rows(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     """Return the statements that make a table of rows. columns: name and type of each."""
     sources = (f"FROM json_each('[{text}]')" for text in (part.replace("'", "''") for part in _texts(rows)))
-    return _statements(name, columns, lambda _, place: f"value ->> {place}", sources)
+    return _statements(name, columns, lambda _, column: f"value ->> {column}", sources)
 
 
 def of_ids(name: str, columns: Sequence[str], ids: Sequence[np.ndarray]) -> list[str]:
@@ -61,7 +61,7 @@ def of_ids(name: str, columns: Sequence[str], ids: Sequence[np.ndarray]) -> list
         numbers = (ids[0] << _ID_BITS) + np.maximum(ids[1] + 1, 0)
     most = MOST_BYTES // _ID_BYTES
     parts = (numbers[start : start + most].tolist() for start in range(0, max(len(numbers), 1), most))
-    return _statements(name, columns, lambda _, place: values[place], (f"FROM json_each('{part}')" for part in parts))
+    return _statements(name, columns, lambda _, column: values[column], (f"FROM json_each('{part}')" for part in parts))
 
 
 def _texts(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
@@ -83,7 +83,7 @@ def module(tables: Mapping[str, Sequence[str]]) -> str:
 
     It makes tables, of which these are the columns, from events of an exported trace.
     """
-    made = (
+    statements = (
         _statement(
             name,
             columns,
@@ -92,7 +92,7 @@ def module(tables: Mapping[str, Sequence[str]]) -> str:
         )
         for name, columns in tables.items()
     )
-    return "\n\n".join([_MODULE_HEAD, *(f"{sql};" for sql in made)]) + "\n"
+    return "\n\n".join([_MODULE_HEAD, *(f"{sql};" for sql in statements)]) + "\n"
 
 
 def _statements(
@@ -102,11 +102,11 @@ def _statements(
 
     Of several, those of a table for each, then one of them all.
     """
-    made = list(sources)
-    if len(made) == 1:
-        return [_statement(name, columns, value, made[0])]
-    names = [f"{name}_part_{number}" for number in range(1, len(made) + 1)]
-    parts = [_statement(part, columns, value, source) for part, source in zip(names, made, strict=True)]
+    clauses = list(sources)
+    if len(clauses) == 1:
+        return [_statement(name, columns, value, clauses[0])]
+    names = [f"{name}_part_{number}" for number in range(1, len(clauses) + 1)]
+    parts = [_statement(part, columns, value, source) for part, source in zip(names, clauses, strict=True)]
     listed = ", ".join(column.split()[0] for column in columns)
     union = "\nUNION ALL\n".join(f"SELECT {listed} FROM {HEAD.split()[-1]}{part}" for part in names)
     return [*parts, f"{HEAD}{name}(\n{_declared(columns)}\n) AS\n{union}"]

@@ -8,7 +8,7 @@ from molprof.analysis.facts.gaps import NONE, Array
 
 
 def done(starts: Array, ends: Array, processes: Array, work_step: Array, work_ends: Array) -> tuple[Array, Array]:
-    """When each step is done, and how long that is after the one before was, ns: arrays of int64, one per step.
+    """Return when each step is done, and its time since the step before was done, ns: int64, one per step.
 
     A step is done when it has ended on the host and all work that its calls started has ended on the device. Its time
     begins with it, or when the steps before it in its process are done, whichever is later: work that a device still
@@ -19,8 +19,8 @@ def done(starts: Array, ends: Array, processes: Array, work_step: Array, work_en
     started each piece of work, NONE for none. work_ends: when it ended.
     """
     done_ts = ends.copy()
-    known = work_step != NONE
-    np.maximum.at(done_ts, work_step[known], work_ends[known])
+    has_step = work_step != NONE
+    np.maximum.at(done_ts, work_step[has_step], work_ends[has_step])
     before: dict[int, int] = {}
     times = []
     for start, end, process in zip(starts.tolist(), done_ts.tolist(), processes.tolist(), strict=True):

@@ -40,7 +40,7 @@ def steps_of(marks: StepMarks) -> StepMarks:
 
 
 def whole_steps(steps: StepMarks, schedules: StepMarks, phases: StepMarks) -> tuple[Array, Array, Array]:
-    """Return start and end of the whole of an engine's steps, and whether a schedule before each tells its start.
+    """Return start and end of an engine's steps as a whole, and whether each starts at a schedule before it.
 
     Marks of engines hold the model's part alone: masks and sampling are outside. A step goes from the schedule of its
     thread just before it, or, where no scheduler is recorded, from its own mark, to the next of either. The last ends
@@ -52,9 +52,9 @@ def whole_steps(steps: StepMarks, schedules: StepMarks, phases: StepMarks) -> tu
     )
     is_step = np.append(np.zeros(len(schedules.id), dtype=bool), np.ones(size, dtype=bool))
     order = np.lexsort((ids, is_step, ts, thread))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    mine = place[len(schedules.id) :]
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    mine = position[len(schedules.id) :]
     thread, ts, is_step = thread[order], ts[order], is_step[order]
     has_schedule = (mine > 0) & (thread[mine - 1] == thread[mine]) & ~is_step[mine - 1]
     starts = np.where(has_schedule, ts[mine - 1], ts[mine])
@@ -79,20 +79,20 @@ def up_to_next(lane: Array, ts: Array, ts_end: Array, ids: Array) -> Array:
 
 
 def are_prefills(lengths: Array) -> Array | None:
-    """Return which steps read prompts, by their lengths; None where these do not tell.
+    """Return which steps read prompts, by their lengths; None where the lengths do not show it.
 
     Steps that generate a token for each sequence are alike, and reading a prompt takes longer: where the sorted lengths
     have a gap of a factor of `LEAST_PREFILL_RATIO` or more, those above the widest are prefills.
     """
-    known = np.sort(lengths[lengths > 0])
-    if len(known) < 2:
+    recorded = np.sort(lengths[lengths > 0])
+    if len(recorded) < 2:
         return None
-    ratios = known[1:] / known[:-1]
+    ratios = recorded[1:] / recorded[:-1]
     widest = int(ratios.argmax())
     if ratios[widest] < LEAST_PREFILL_RATIO:
         return None
-    found: Array = lengths > known[widest]
-    return found
+    is_prefill: Array = lengths > recorded[widest]
+    return is_prefill
 
 
 class Steps(Struct, frozen=True):
@@ -113,8 +113,8 @@ def busy_marks(processes: Array, marks: StepMarks, of: Array, moments: Array) ->
         [processes + 1, processes + 1, of + 1], [marks.ts, marks.ts_end, moments]
     )  # of no process: 0
     at = np.sort(at)
-    found: Array = np.searchsorted(at, ends) > np.searchsorted(at, begins)
-    return found
+    is_busy: Array = np.searchsorted(at, ends) > np.searchsorted(at, begins)
+    return is_busy
 
 
 def lanes_of(ids: Array, ts: Array, ts_end: Array, threads: list[tuple[int | None, int | None]]) -> Lanes:

@@ -100,10 +100,10 @@ class WorkFacts(CallFacts):
     def _work_rows(self) -> Array:
         """Which of calls and work are work, in order of slice."""
         gpu = self.slices.gpu
-        found: Array = np.flatnonzero(
+        rows: Array = np.flatnonzero(
             np.array([category in GPU_WORK for category, _ in gpu.labels], dtype=bool)[gpu.label]
         )
-        return found
+        return rows
 
     @cached_property
     def links(self) -> Links:
@@ -131,7 +131,7 @@ class WorkFacts(CallFacts):
         order = np.lexsort((ids, ts, device))
         ts, ts_end = ts[order], ts_end[order]
         call = self.links.call[order]
-        known = call != NONE
+        has_call = call != NONE
         return gaps.GpuWork(
             id=ids[order],
             device=device[order],
@@ -139,16 +139,16 @@ class WorkFacts(CallFacts):
             ts=ts,
             ts_end=ts_end,
             call=call,
-            call_ts=np.where(known, self.calls.ts[call], ts) if known.any() else ts,
-            call_end=np.where(known, self.calls.ts_end[call], ts) if known.any() else ts,
+            call_ts=np.where(has_call, self.calls.ts[call], ts) if has_call.any() else ts,
+            call_end=np.where(has_call, self.calls.ts_end[call], ts) if has_call.any() else ts,
         )
 
     @cached_property
     def work_numbers(self) -> Array:
         """The correlation number of each piece of work; NO_NUMBER."""
         gpu = self.slices.gpu
-        found: Array = gpu.number[np.searchsorted(gpu.id, self.work.id)]
-        return found
+        numbers: Array = gpu.number[np.searchsorted(gpu.id, self.work.id)]
+        return numbers
 
     @cached_property
     def syncs(self) -> Array:
@@ -221,12 +221,12 @@ class WorkFacts(CallFacts):
         unknown = [kernel for kernel, work_class in classes.items() if work_class is None]
         operators = self._operators_of_first(unknown)
         distinct = list(dict.fromkeys(operators.values()))
-        known = dict(zip(distinct, first_matches(distinct, patterns), strict=True))
+        match_of = dict(zip(distinct, first_matches(distinct, patterns), strict=True))
         for kernel in unknown:
-            number = known.get(operators.get(kernel, ""))
+            number = match_of.get(operators.get(kernel, ""))
             classes[kernel] = OTHER if number is None else names[number]
-        told = {kernel: work_class or OTHER for kernel, work_class in classes.items()}
-        return told | dict.fromkeys(self._perhaps_communication(told), PERHAPS)
+        class_of = {kernel: work_class or OTHER for kernel, work_class in classes.items()}
+        return class_of | dict.fromkeys(self._perhaps_communication(class_of), PERHAPS)
 
     def _perhaps_communication(self, classes: dict[str, str]) -> list[str]:
         """Kernels of no known class of which at least half run on a stream of collectives, or are called inside one.
@@ -260,15 +260,15 @@ class WorkFacts(CallFacts):
         """Whether the call that started each piece of work lies in one of a library of collectives."""
         (ids,) = self.numbers(_COLLECTIVE_CALLS, None)
         track = self.own_tracks(self.slices.track[ids])
-        known = track != NONE
-        around = Coverage(track[known], self.slices.ts[ids][known], self.slices.ts_end[ids][known])
+        has_track = track != NONE
+        around = Coverage(track[has_track], self.slices.ts[ids][has_track], self.slices.ts_end[ids][has_track])
         calls, call = self.calls, self.work.call
-        if not known.any() or not len(calls.id):
+        if not has_track.any() or not len(calls.id):
             return np.zeros(len(call), dtype=bool)
         inside = around.covered(np.maximum(calls.own_track, 0), calls.ts, calls.ts + 1) > 0
         inside &= calls.own_track != NONE
-        found: Array = (call != NONE) & inside[call]
-        return found
+        is_inside: Array = (call != NONE) & inside[call]
+        return is_inside
 
     def _operators_of_first(self, kernels: list[str]) -> dict[str, str]:
         """Return the innermost operator around the call that started the first kernel of each name."""
@@ -283,22 +283,22 @@ class WorkFacts(CallFacts):
         calls = {kernel: call_of[int(first[number_of[kernel]])] for kernel in kernels}
         ids = sorted({int(self.calls.id[call]) for call in calls.values() if call != NONE})
         operator_of = dict(self.rows(_OPERATORS_AROUND.format(ids=ids), None))
-        found = {kernel: operator_of.get(int(self.calls.id[call])) for kernel, call in calls.items() if call != NONE}
-        return {kernel: operator for kernel, operator in found.items() if operator is not None}
+        call_ids = {kernel: int(self.calls.id[call]) for kernel, call in calls.items() if call != NONE}
+        return {kernel: operator_of[item] for kernel, item in call_ids.items() if operator_of.get(item) is not None}
 
     @cached_property
     def name_of(self) -> Array:
         """The index of each piece of work's name."""
         order = {name: number for number, name in enumerate(sorted(self.slices.names))}
         number_of = np.array([order[name] for name in self.slices.names], dtype=np.int64)
-        found: Array = number_of[self.slices.name[self.work.id]]
-        return found
+        numbers: Array = number_of[self.slices.name[self.work.id]]
+        return numbers
 
     @cached_property
     def is_kernel(self) -> Array:
         """Whether each piece of work is a kernel, and no copy or set."""
-        found: Array = self.slices.category[self.work.id] == KERNEL
-        return found
+        is_kernel: Array = self.slices.category[self.work.id] == KERNEL
+        return is_kernel
 
     @cached_property
     def overlaps(self) -> Array:
@@ -316,32 +316,32 @@ class WorkFacts(CallFacts):
         texts = [lowered(name.name) for name in self.names]
         taken: dict[tuple[str, str], frozenset[int]] = {}
         forms: dict[tuple[str, int], dict[int, frozenset[int]]] = {}
-        for chain, form, place, *patterns in self.rows(_CHAINS, "chain_names"):
+        for chain, form, position, *patterns in self.rows(_CHAINS, "chain_names"):
             key = patterns[0], patterns[1]
             if key not in taken:
                 glob, unless = map(Glob, key)
                 taken[key] = frozenset(
                     number for number, text in enumerate(texts) if glob.matches(text) and not unless.matches(text)
                 )
-            places = forms.setdefault((chain, form), {})
-            places[place] = places.get(place, frozenset()) | taken[key]
-        known = [
-            Form(chain, tuple(places[place] for place in sorted(places)))
-            for (chain, _), places in forms.items()
-            if all(places.values())
+            names_at = forms.setdefault((chain, form), {})
+            names_at[position] = names_at.get(position, frozenset()) | taken[key]
+        complete = [
+            Form(chain, tuple(names_at[position] for position in sorted(names_at)))
+            for (chain, _), names_at in forms.items()
+            if all(names_at.values())
         ]
-        return find_chains(self.work, self.name_of, known) if known else NO_CHAINS
+        return find_chains(self.work, self.name_of, complete) if complete else NO_CHAINS
 
     @cached_property
     def fused(self) -> dict[str, frozenset[int]]:
         """The names of work, as indices, that do all that a chain does, by the chain."""
         texts = [lowered(name.name) for name in self.names]
-        found: dict[str, frozenset[int]] = {}
+        fused: dict[str, frozenset[int]] = {}
         for chain, pattern in self.rows(_FUSED, "chain_names"):
             glob = Glob(pattern)
             mine = frozenset(number for number, text in enumerate(texts) if glob.matches(text))
-            found[chain] = found.get(chain, frozenset()) | mine
-        return {chain: names for chain, names in found.items() if names}
+            fused[chain] = fused.get(chain, frozenset()) | mine
+        return {chain: names for chain, names in fused.items() if names}
 
     @cached_property
     def graph_work(self) -> GraphWork:

@@ -37,8 +37,8 @@ class Remote(Executor):
 
     def submit(self, function: Callable[..., T], /, path: Path) -> Future[T]:  # type: ignore[override]
         """Return the future of a call with a path, which the workers see under the same name."""
-        asked = self._executor.submit(read_alone, function, path if is_remote(path) else path.absolute(), self._limit_s)
-        return _WorkerFuture(asked, (_WAITING + 1) * self._limit_s + _ANSWER_S)
+        job = self._executor.submit(read_alone, function, path if is_remote(path) else path.absolute(), self._limit_s)
+        return _WorkerFuture(job, (_WAITING + 1) * self._limit_s + _ANSWER_S)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Leave the scheduler, and the workers as they are; what was not read is not read any more."""
@@ -48,22 +48,22 @@ class Remote(Executor):
 class _WorkerFuture(Future[T]):
     """What a worker gives. Waiting ends with an error where no worker answers."""
 
-    def __init__(self, asked: Any, patience_s: float) -> None:
+    def __init__(self, job: Any, patience_s: float) -> None:
         super().__init__()
-        self._asked, self._patience_s = asked, patience_s
+        self._job, self._patience_s = job, patience_s
 
     def result(self, timeout: float | None = None) -> T:
         try:
-            found: T = self._asked.result(timeout=timeout or self._patience_s)
+            result: T = self._job.result(timeout=timeout or self._patience_s)
         except (MolprofError, WorkerError):
             raise
         except (TimeoutError, FutureTimeoutError) as error:
-            self._asked.cancel()
+            self._job.cancel()
             raise WorkerError(f"no worker answered in {self._patience_s:g} s") from error
         except (Exception, CancelledError) as error:
             text = str(error).strip().splitlines()
             raise WorkerError(f"{type(error).__name__}: {text[0] if text else 'no reason given'}") from error
-        return found
+        return result
 
 
 def read_alone(function: Callable[[Path], T], path: Path, limit_s: float) -> T:

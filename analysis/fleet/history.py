@@ -42,11 +42,11 @@ def entry_path(folder: Path, entry: HistoryEntry) -> Path:
 
 def add(folder: Path, entry: HistoryEntry) -> bool:
     """Write a result, and return whether it was not there yet; one that is there stays as it is."""
-    place = entry_path(folder, entry)
+    path = entry_path(folder, entry)
     with suppress(OSError, UsageError):  # it is not there
-        content(place)
+        content(path)
         return False
-    write_content(place, msgspec.json.encode(entry))
+    write_content(path, msgspec.json.encode(entry))
     return True
 
 
@@ -77,7 +77,7 @@ def commit_here() -> str | None:
     None without one.
     """
     try:
-        found = output_of(["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"], _GIT_S)
+        described = output_of(["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"], _GIT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None
+    return described.stdout.strip() or None

@@ -60,22 +60,22 @@ class FleetRow(Struct, frozen=True):
         return (self.problem or "").removeprefix(f"{self.file}: ").removeprefix(f"{self.file} ")
 
 
-def row_of(file: str, found: Report | MolprofError) -> FleetRow:
+def row_of(file: str, report: Report | MolprofError) -> FleetRow:
     """Return the row of a report, or of the error in its place."""
-    if isinstance(found, MolprofError):
-        return FleetRow(KIND, SCHEMA, __version__, file, problem=str(found))
-    certificate, first = found.certificate, next((item for item in found.findings if not item.note), None)
+    if isinstance(report, MolprofError):
+        return FleetRow(KIND, SCHEMA, __version__, file, problem=str(report))
+    certificate, first = report.certificate, next((item for item in report.findings if not item.note), None)
     return FleetRow(
         KIND,
         SCHEMA,
         __version__,
         file,
-        label=report_label(found),
-        figures={figure.id: figure.value(found) for figure in FIGURES},
+        label=report_label(report),
+        figures={figure.id: figure.value(report) for figure in FIGURES},
         certificate=None if certificate is None else certificate.verdict,
         groups={} if certificate is None else {item.group: item.verdict for item in certificate.groups},
-        environment=_environment(found),
-        bottleneck=None if found.bottleneck is None else found.bottleneck.bound,
+        environment=_environment(report),
+        bottleneck=None if report.bottleneck is None else report.bottleneck.bound,
         finding=None if first is None else first.id,
         finding_title=None if first is None else first.title,
         finding_gain_ratio=None if first is None else first.gain_ratio,
@@ -134,16 +134,16 @@ def known_part(folder: Path, path: Path, digest: str, partial: bool) -> FleetRow
 
     None where it must be read: for the first time, or after a failure.
     """
-    place = part_path(folder, digest, partial)
+    part = part_path(folder, digest, partial)
     with suppress(TraceError, UsageError):
-        row = read_part(place)
+        row = read_part(part)
         if row.problem is None and (row.digest, row.version, row.partial) == (digest, __version__, partial):
             return replace(row, file=remote_text(path))
     return None
 
 
 def joined_text(rows: Sequence[FleetRow]) -> str:
-    """How many traces were read, and why others were not: the most frequent reasons first."""
+    """Return how many traces were read, and why others were not: the most frequent reasons first."""
     bad: dict[str, list[str]] = {}
     for row in rows:
         if row.problem is not None:
@@ -151,10 +151,10 @@ def joined_text(rows: Sequence[FleetRow]) -> str:
     failed = sum(map(len, bad.values()))
     text = f"{len(rows) - failed:,} of {counted(len(rows), 'trace')} read"
     groups = sorted(bad.values(), key=len, reverse=True)
-    told = [f"{len(group):,} failed because {group[0]}" for group in groups[:_REASONS]]
+    reasons = [f"{len(group):,} failed because {group[0]}" for group in groups[:_REASONS]]
     if rest := sum(map(len, groups[_REASONS:])):
-        told.append(f"{rest:,} failed for other reasons")
-    return ", ".join([text, *told])
+        reasons.append(f"{rest:,} failed for other reasons")
+    return ", ".join([text, *reasons])
 
 
 def rows_to_parquet(rows: Sequence[FleetRow]) -> bytes:

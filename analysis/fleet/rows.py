@@ -85,11 +85,11 @@ def each_row(files: Sequence[Path], reading: Reading, fleet: Fleet) -> Iterator[
         hint=_HINT,
         **({} if remote is None else {"executor": remote, "at_once": remote.at_once}),
     )
-    for number, (path, found) in enumerate(zip(files, each, strict=True)):
-        if number in final and isinstance(found, FleetRow):
-            yield found
+    for number, (path, answer) in enumerate(zip(files, each, strict=True)):
+        if number in final and isinstance(answer, FleetRow):
+            yield answer
             continue
-        row = _checked(path, found, reading.partial)
+        row = _checked(path, answer, reading.partial)
         if fleet.parts is not None and not is_stream(path):
             row = replace(row, digest=digest_of(path))
             write_part(fleet.parts, row)
@@ -111,14 +111,14 @@ def _known(path: Path, reading: Reading, parts: Path | None) -> tuple[FleetRow |
     return row, kept is None and row is not None
 
 
-def _checked(path: Path, found: FleetRow | MolprofError, partial: bool) -> FleetRow:
+def _checked(path: Path, answer: FleetRow | MolprofError, partial: bool) -> FleetRow:
     """Return a worker's row if it is the row of this file by this molprof."""
-    if isinstance(found, FleetRow):
-        is_own = Path(found.file).absolute() == path.absolute()
-        if is_own and (found.version, found.partial) == (__version__, partial):
-            return replace(found, file=remote_text(path))
-    if not isinstance(found, MolprofError):
-        version = getattr(found, "version", None)
+    if isinstance(answer, FleetRow):
+        is_own = Path(answer.file).absolute() == path.absolute()
+        if is_own and (answer.version, answer.partial) == (__version__, partial):
+            return replace(answer, file=remote_text(path))
+    if not isinstance(answer, MolprofError):
+        version = getattr(answer, "version", None)
         why = "no row of this file" if version in (None, __version__) else f"a row of molprof {version}"
-        found = EngineError(f"a worker answered with {why}, where this is molprof {__version__}", _HINT)
-    return replace(row_of(remote_text(path), found), partial=partial)
+        answer = EngineError(f"a worker answered with {why}, where this is molprof {__version__}", _HINT)
+    return replace(row_of(remote_text(path), answer), partial=partial)

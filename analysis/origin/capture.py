@@ -105,26 +105,26 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
         counts[bare.operator_id] += 1
     calls_around = _calls_around(engine, {call.node.operator_id for call in calls if call.work is None})
     # Names and grids of work that equal calls of equal operators start outside captures.
-    known: defaultdict[Any, set[tuple[str, str | None]]] = defaultdict(set)
+    outside: defaultdict[Any, set[tuple[str, str | None]]] = defaultdict(set)
     for call in calls:
         if call.work is not None and call.node.operator is not None:
-            known[_KIND(call.node)].add((call.work, call.node.grid))
+            outside[_KIND(call.node)].add((call.work, call.node.grid))
 
     def node(call: _CallInCapture, begin: int, end: int) -> Node:
-        found = call.node
-        names = {name for name, _ in known.get(_KIND(found), ())} if not found.name else set()
+        bare = call.node
+        names = {name for name, _ in outside.get(_KIND(bare), ())} if not bare.name else set()
         learned = len(names) == 1
-        grids = {grid for _, grid in known[_KIND(found)]} if learned else set()
-        chain = origins.chain(found.frame_id)
+        grids = {grid for _, grid in outside[_KIND(bare)]} if learned else set()
+        chain = origins.chain(bare.frame_id)
         inside = [frame for frame in chain if frame.ts > begin or frame.ts_end < end]
         # What the capturing function calls itself has no other.
         around = [frame for frame in chain if frame not in inside and frame.kind == "function"]
-        return found._replace(
-            name=next(iter(names)) if learned else found.name or None,
+        return bare._replace(
+            name=next(iter(names)) if learned else bare.name or None,
             learned=learned,
-            grid=found.grid or (next(iter(grids)) if len(grids) == 1 else None),
+            grid=bare.grid or (next(iter(grids)) if len(grids) == 1 else None),
             frames=(*around[-1:], *inside),
-            calls=calls_around.get(found.operator_id, ()),
+            calls=calls_around.get(bare.operator_id, ()),
         )
 
     segments: list[Segment] = []

@@ -21,10 +21,7 @@ _NOUNS |= {"work": "pieces of GPU work", "elementwise": "kernels named elementwi
 def places_of_counted(
     engine: TraceProcessor, counted: CountedEvents, *, by_time: bool, has_gpu: bool
 ) -> tuple[list[CallLocation], str]:
-    """Return the places of what a figure counts, those of most events or of most time first.
-
-    And what these events are.
-    """
+    """Return the places of the events that a figure counts, most events or most time first, and the events' noun."""
     what = {"cpu_or_gpu": "work" if has_gpu else "operators"}.get(counted.what, counted.what)
     rows, time = _rows(engine, what)
     if counted.phase is not None:
@@ -35,12 +32,10 @@ def places_of_counted(
     around = rows["frame_id" if "frame_id" in rows.names else "id"].tolist()
     if "call_id" in rows.names:
         called = rows.known("call_id").tolist()
-        around = [frame if known else NO_CALL for frame, known in zip(around, called, strict=True)]
-    found = summed_places(frames_by_id(frames_around(engine)), around, rows[time], in_steps)
-    found.sort(
-        key=lambda place: (place.time_ns, place.count) if by_time else (place.count, place.time_ns), reverse=True
-    )
-    return found, _NOUNS.get(what, f"{what} kernels" if what in _CLASSES else what)
+        around = [frame if has_call else NO_CALL for frame, has_call in zip(around, called, strict=True)]
+    locations = summed_places(frames_by_id(frames_around(engine)), around, rows[time], in_steps)
+    locations.sort(key=lambda item: (item.time_ns, item.count) if by_time else (item.count, item.time_ns), reverse=True)
+    return locations, _NOUNS.get(what, f"{what} kernels" if what in _CLASSES else what)
 
 
 def _rows(engine: TraceProcessor, what: str) -> tuple[Frame, str]:

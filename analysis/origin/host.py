@@ -46,7 +46,7 @@ class HostTimes(NamedTuple):
 
 
 def host_of(engine: TraceProcessor, around: Frame, calling: np.ndarray) -> HostTimes:
-    """Host time of threads that do something.
+    """Return the host time of threads that do something.
 
     around: frames, operators included. phase: None outside phases. frame_id: None for a phase's time in no frame.
     calling: frames in which calls of a GPU's API are.
@@ -59,8 +59,8 @@ def host_of(engine: TraceProcessor, around: Frame, calling: np.ndarray) -> HostT
     # What operators hold, their Python functions too, is theirs. Frames stand behind those around them.
     held: set[int] = set()
     is_outer = np.ones(len(around), dtype=np.bool_)
-    for place, (number, parent, kind) in enumerate(around.select("id", "parent_id", "kind").rows()):
-        is_outer[place] = parent not in held
+    for row, (number, parent, kind) in enumerate(around.select("id", "parent_id", "kind").rows()):
+        is_outer[row] = parent not in held
         if kind == "operator" or parent in held:
             held.add(number)
     items = around.where(is_outer)
@@ -71,10 +71,10 @@ def host_of(engine: TraceProcessor, around: Frame, calling: np.ndarray) -> HostT
     whole_ns = Coverage(*everything).length_ns - Coverage(*(column[called] for column in columns)).length_ns
     thread = np.arange(len(threads))
     first, last = everything[1].min(initial=0), everything[2].max(initial=0)
-    own = _own_times((thread, np.full_like(thread, first), np.full_like(thread, last)), lanes, frames)
+    own_times = _own_times((thread, np.full_like(thread, first), np.full_like(thread, last)), lanes, frames)
     ids, is_marks = items["id"].tolist(), _marks(items)
     rows, marks_ns = [], 0
-    for phase, index, own_ns in own:
+    for phase, index, own_ns in own_times:
         if index is not None and is_marks[frames.names[index]]:
             marks_ns += own_ns
         # Neither operators nor a thread that is in no phase and no frame.
@@ -84,10 +84,10 @@ def host_of(engine: TraceProcessor, around: Frame, calling: np.ndarray) -> HostT
 
 
 def only_wait(around: Frame, calling: np.ndarray) -> np.ndarray:
-    """Whether the thread of each frame only waits: it is in the same functions throughout, and calls nothing.
+    """Return whether the thread of each frame only waits: it is in the same functions throughout, and calls nothing.
 
-    Of a thread that waits the profiler records the functions that it was in at the beginning, up to the end. Where no
-    thread does anything, nothing tells how long that was, and none counts as waiting.
+    For a thread that waits, the profiler records the functions that it was in at the beginning, up to the end. Where no
+    thread does anything, nothing shows how long that was, and none counts as waiting.
     """
     threads, starts, ends = _spans(around, {})
     works = np.isin(around["kind"], ("function", "library"), invert=True) | np.isin(around["id"], calling)
@@ -102,20 +102,20 @@ def only_wait(around: Frame, calling: np.ndarray) -> np.ndarray:
     begin, end = int(starts[does].min()), int(ends[does].max())
     edge = _EDGE * (end - begin)
     stays = ~busy & (first <= begin + edge) & (last >= end - edge)
-    found: np.ndarray = stays[threads]
-    return found
+    waits: np.ndarray = stays[threads]
+    return waits
 
 
 def _marks(items: Frame) -> list[bool]:
-    """Whether each frame is one of molprof's marks, or a library's that only these call."""
-    found: dict[int | None, bool] = {}
+    """Return whether each frame is one of molprof's marks, or a library's that only these call."""
+    is_mark: dict[int | None, bool] = {}
     for number, parent, kind in items.select("id", "parent_id", "kind").rows():
-        found[number] = kind == "molprof" or (kind == "library" and found.get(parent, False))
-    return list(found.values())
+        is_mark[number] = kind == "molprof" or (kind == "library" and is_mark.get(parent, False))
+    return list(is_mark.values())
 
 
 def waits_of(engine: TraceProcessor, around: Frame) -> Frame:
-    """How long GPUs waited for the host by phase and innermost frame, ns; those of several GPUs are added up.
+    """Return how long GPUs waited for the host by phase and innermost frame, ns; several GPUs are added up.
 
     around: frames, operators included. phase: None outside phases. frame_id: None in no frame.
     """
@@ -125,8 +125,8 @@ def waits_of(engine: TraceProcessor, around: Frame) -> Frame:
     thread = [threads.setdefault(place_of[track], len(threads)) for track in waits.track.tolist()]
     frames, ids = _frames(around, threads), around["id"].tolist()
     windows = np.array(thread, dtype=np.int64), waits.ts, waits.ts_end
-    own = _own_times(windows, _lanes(engine, threads), frames)
-    rows = [(phase, None if index is None else ids[frames.names[index]], own_ns) for phase, index, own_ns in own]
+    own_times = _own_times(windows, _lanes(engine, threads), frames)
+    rows = [(phase, None if index is None else ids[frames.names[index]], own_ns) for phase, index, own_ns in own_times]
     return Frame.of_rows(_COLUMNS, rows)
 
 
@@ -136,10 +136,10 @@ def _frames(items: Frame, threads: Threads) -> Nesting:
 
 
 def _spans(items: Frame, threads: Threads) -> Keyed:
-    """Thread, start and end of each frame."""
-    places = [threads.setdefault(place, len(threads)) for place in items.select("upid", "tid").rows()]
+    """Return thread, start and end of each frame."""
+    numbers = [threads.setdefault(thread, len(threads)) for thread in items.select("upid", "tid").rows()]
     starts = items["ts"].astype(np.int64)
-    return np.array(places, dtype=np.int64), starts, starts + items["dur"].astype(np.int64)
+    return np.array(numbers, dtype=np.int64), starts, starts + items["dur"].astype(np.int64)
 
 
 def _lanes(engine: TraceProcessor, threads: Threads) -> _Lanes:
@@ -152,7 +152,7 @@ def _lanes(engine: TraceProcessor, threads: Threads) -> _Lanes:
 
 
 def _own_times(windows: Keyed, lanes: _Lanes, frames: Nesting) -> Iterator[tuple[str | None, int | None, int]]:
-    """Phase, index of the frame, and its time in windows without that of frames inside. None: in none of them."""
+    """Yield phase, index of the frame, and its time in windows without that of frames inside. None: in none of them."""
     segments, width = frames.segments, len(frames.names) + 1
 
     def own(spans: Keyed, phase: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -167,9 +167,9 @@ def _own_times(windows: Keyed, lanes: _Lanes, frames: Nesting) -> Iterator[tuple
     keys, times = own((windows[0][window], starts, ends), lanes.phase[lane] + 1)
     all_keys, all_times = own(windows, np.zeros_like(windows[0]))
     # In no phase is what the phases leave.
-    keys, places = np.unique(np.concatenate([keys, keys % width, all_keys]), return_inverse=True)
+    keys, index_of = np.unique(np.concatenate([keys, keys % width, all_keys]), return_inverse=True)
     own_ns = np.zeros(len(keys), dtype=np.int64)
-    np.add.at(own_ns, places, np.concatenate([times, -times, all_times]))
+    np.add.at(own_ns, index_of, np.concatenate([times, -times, all_times]))
     for key, amount in zip(keys.tolist(), own_ns.tolist(), strict=True):
         phase, frame = divmod(key, width)
         if amount:

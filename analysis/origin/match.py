@@ -94,15 +94,15 @@ class Segment:
 
     @cached_property
     def keys(self) -> tuple[Sequence[Hashable | None], ...]:
-        """What it is paired by, level by level as in _HOW; None for a kernel without a name."""
+        """The keys by which the segment is paired, one per level as in _HOW; None for a kernel without a name."""
         names = [(node.category, node.name if node.category == "kernel" else node.cls or "") for node in self.nodes]
-        known = [(kind, name) if name is not None else None for kind, name in names]
+        named = [(kind, name) if name is not None else None for kind, name in names]
         short = [(kind, plain_name(name)) if name is not None else None for kind, name in names]
         if not any(node.cls for node in self.nodes):
-            return tuple(known), short
+            return tuple(named), short
         functions = [functions_in(name or "") for _, name in names]
-        of_class = [(node.cls, found) if found else None for node, found in zip(self.nodes, functions, strict=True)]
-        return tuple(known), short, of_class
+        of_class = [(node.cls, called) if called else None for node, called in zip(self.nodes, functions, strict=True)]
+        return tuple(named), short, of_class
 
 
 class KnownOrigin(NamedTuple):
@@ -170,7 +170,7 @@ def name_kernels(works: Iterable[Segment], candidates: Sequence[Segment]) -> Ite
     """Yield the names of graph kernels in each segment, as far as the candidates show: captures, or parts of a run."""
     # Found once for equal work.
     fits: dict[Hashable, Named] = {}
-    places: dict[Hashable, tuple[dict[int, KnownOrigin], ...]] = {}
+    origins: dict[Hashable, tuple[dict[int, KnownOrigin], ...]] = {}
     for work in works:
         key = work.keys[0], work.sizes, work.replays, tuple(node.in_graph for node in work.nodes)
         if key not in fits:
@@ -178,9 +178,9 @@ def name_kernels(works: Iterable[Segment], candidates: Sequence[Segment]) -> Ite
         named = replace(fits[key], work=work)
         if named.segments:
             named = replace(named, doubts=tuple(_doubts(named)))
-            if (key, named.doubts) not in places:
-                places[key, named.doubts] = tuple(_places(named))
-            named = replace(named, places=places[key, named.doubts])
+            if (key, named.doubts) not in origins:
+                origins[key, named.doubts] = tuple(_places(named))
+            named = replace(named, places=origins[key, named.doubts])
         yield named
 
 
@@ -188,8 +188,8 @@ def _fit(work: Segment, candidates: Sequence[Segment]) -> Named:
     """Return the best match of the work, and the candidates that it fits equally."""
     total, names = len(work.nodes), Counter(work.keys[1])
     shared = [min(total, (names & Counter(item.keys[1])).total() + item.keys[1].count(None)) for item in candidates]
-    found: dict[int, tuple[tuple[int, ...], Named]] = {}
-    known: dict[Hashable, Named] = {}
+    ranked: dict[int, tuple[tuple[int, ...], Named]] = {}
+    match_of: dict[Hashable, Named] = {}
     most: tuple[int, ...] = ()
     for number in sorted(range(len(candidates)), key=lambda number: -shared[number]):
         other = candidates[number]
@@ -200,14 +200,14 @@ def _fit(work: Segment, candidates: Sequence[Segment]) -> Named:
         if shared[number] < least or (*before, shared[number], total, 0, *after) < most:
             continue  # it cannot be better: a sure pair is of a name that both have, or of a node without one
         alike = other.keys[0], tuple((node.operator, node.number) for node in other.nodes if node.name is None)
-        match = known[alike] = known.get(alike) or _match(work, other)
+        match = match_of[alike] = match_of.get(alike) or _match(work, other)
         rank = *before, *match.weight, *after
-        found[number] = rank, match
+        ranked[number] = rank, match
         most = max(most, rank)
-    equal = [candidates[number] for number in sorted(found) if found[number][0] == most]
+    equal = [candidates[number] for number in sorted(ranked) if ranked[number][0] == most]
     if not equal:
         return Named(work)
-    first, match = equal[0], next(found[number][1] for number in sorted(found) if found[number][0] == most)
+    first, match = equal[0], next(ranked[number][1] for number in sorted(ranked) if ranked[number][0] == most)
     graph = [index for index, node in enumerate(work.nodes) if node.in_graph]
     left_out = [] if first.captured else [
         index for index in graph if index not in match.pairs and INDUCTOR_KERNEL.match(work.nodes[index].name or "")
@@ -225,7 +225,7 @@ def _fit(work: Segment, candidates: Sequence[Segment]) -> Named:
 
 
 def _match(here: Segment, there: Segment) -> Named:
-    """Pairs by keys in order, level by level, then of what is left between them."""
+    """Pair work by keys in order, level by level, then pair what is left between."""
     total, other_total = len(here.nodes), len(there.nodes)
     matches = align_by(list(zip(here.keys, there.keys, strict=False)))
     complete = len(matches) == total == other_total
@@ -233,79 +233,79 @@ def _match(here: Segment, there: Segment) -> Named:
     if not complete:
         pairs = align(here.keys[0][::-1], there.keys[0][::-1])
         backwards = {(total - 1 - one, other_total - 1 - two) for one, two in pairs}
-    found: dict[int, Pair] = {}
+    pairs_of: dict[int, Pair] = {}
     for one, two, level in matches:
         if level:
-            found[one] = Pair(two, LIKELY, _HOW[level])
+            pairs_of[one] = Pair(two, LIKELY, _HOW[level])
         elif complete or (one, two) in backwards:
             learned = ", that of the same operator outside the capture" if there.nodes[two].learned else ""
-            found[one] = Pair(two, ALIGNED, _HOW[0] + learned)
+            pairs_of[one] = Pair(two, ALIGNED, _HOW[0] + learned)
         else:
-            found[one] = Pair(two, LIKELY, f"{_HOW[0]}; another place fits equally")
+            pairs_of[one] = Pair(two, LIKELY, f"{_HOW[0]}; another place fits equally")
     rest = list(gaps(matches, total, other_total))
-    return (_by_order if there.captured else _by_class)(here, there, found, rest)
+    return (_by_order if there.captured else _by_class)(here, there, pairs_of, rest)
 
 
-def _by_order(here: Segment, there: Segment, found: dict[int, Pair], rest: Sequence[tuple[range, range]]) -> Named:
-    """With as many pieces of work as nodes between two pairs, unless equal operators would be different kernels."""
-    by_place: dict[int, int] = {}
+def _by_order(here: Segment, there: Segment, pairs: dict[int, Pair], rest: Sequence[tuple[range, range]]) -> Named:
+    """Pair work and nodes between two pairs if they are as many, unless equal operators would be different kernels."""
+    node_of: dict[int, int] = {}
     enclosed: set[int] = set()  # between neighbours that are sure, as many as nodes: no other place is left
-    for places, others in rest:
-        work, nodes = here.nodes[places.start : places.stop], there.nodes[others.start : others.stop]
+    for indices, others in rest:
+        work, nodes = here.nodes[indices.start : indices.stop], there.nodes[others.start : others.stop]
         alike = [node.category for node in work] == [node.category for node in nodes]
         if alike and sum(node.name is not None for node in nodes) <= MOST_RENAMED:
-            by_place.update(zip(places, others, strict=True))
-            ends = [place for place in (places.start - 1, places.stop) if 0 <= place < len(here.nodes)]
-            if ends and all(found[place].certainty == ALIGNED for place in ends):
-                enclosed.update(places)
-    ratio = _consistent(here, there, by_place)
-    for place, number in by_place.items() if ratio is None or ratio >= LEAST_CONSISTENT else ():
+            node_of.update(zip(indices, others, strict=True))
+            ends = [index for index in (indices.start - 1, indices.stop) if 0 <= index < len(here.nodes)]
+            if ends and all(pairs[index].certainty == ALIGNED for index in ends):
+                enclosed.update(indices)
+    ratio = _consistent(here, there, node_of)
+    for index, number in node_of.items() if ratio is None or ratio >= LEAST_CONSISTENT else ():
         if there.nodes[number].name is not None:
-            found[place] = Pair(number, LIKELY, "by its place; the names differ")
-        elif place in enclosed:
+            pairs[index] = Pair(number, LIKELY, "by its place; the names differ")
+        elif index in enclosed:
             how = "by order between neighbours whose names are in order: the capture has no name of it"
-            found[place] = Pair(number, ALIGNED, how)
+            pairs[index] = Pair(number, ALIGNED, how)
         else:
-            found[place] = Pair(number, LIKELY, "by order: the capture has no name of it")
-    unused = sorted(set(range(len(there.nodes))) - {pair.node for pair in found.values()})
-    return Named(here, (there,), found, tuple(unused), ratio)
+            pairs[index] = Pair(number, LIKELY, "by order: the capture has no name of it")
+    unused = sorted(set(range(len(there.nodes))) - {pair.node for pair in pairs.values()})
+    return Named(here, (there,), pairs, tuple(unused), ratio)
 
 
 def _consistent(here: Segment, there: Segment, pairs: dict[int, int]) -> float | None:
-    """Share of equal operators with equal shapes that meet the same kernel as most of them do; None without any."""
+    """Return the share of equal operators with equal shapes that have the kernel that most have; None without any."""
     met: defaultdict[object, Counter[str | None]] = defaultdict(Counter)
-    for place, number in pairs.items():
+    for index, number in pairs.items():
         node = there.nodes[number]
         if node.name is None and node.operator is not None:
-            met[node.operator, node.shapes, node.number][here.nodes[place].name] += 1
+            met[node.operator, node.shapes, node.number][here.nodes[index].name] += 1
     several = [names for names in met.values() if names.total() > 1]
     total = sum(names.total() for names in several)
     return sum(max(names.values()) for names in several) / total if total else None
 
 
-def _by_class(here: Segment, there: Segment, found: dict[int, Pair], rest: Sequence[tuple[range, range]]) -> Named:
-    """With runs of one class between two pairs, of which both sides have as many."""
+def _by_class(here: Segment, there: Segment, pairs: dict[int, Pair], rest: Sequence[tuple[range, range]]) -> Named:
+    """Pair runs of one class between two pairs if they are as long on both sides."""
     unlike = []
     for gap in rest:
         for (cls, mine), (other_cls, theirs) in _runs(here, there, *gap):
             if cls == other_cls and cls in SPECIFIC and len(mine) == len(theirs):
                 how = "by its class, between the same neighbours; the names differ"
-                found.update((place, Pair(other, LIKELY, how)) for place, other in zip(mine, theirs, strict=True))
+                pairs.update((index, Pair(other, LIKELY, how)) for index, other in zip(mine, theirs, strict=True))
             elif mine or theirs:
                 unlike.append((mine, theirs))
-    return Named(here, (there,), found, unlike=tuple(unlike))
+    return Named(here, (there,), pairs, unlike=tuple(unlike))
 
 
 def _runs(
-    here: Segment, there: Segment, places: range, others: range
+    here: Segment, there: Segment, indices: range, others: range
 ) -> Iterator[tuple[tuple[str | None, range], tuple[str | None, range]]]:
-    """Two gaps cut where their classes change, if they are the same in the same order.
+    """Yield the parts of two gaps, cut where their classes change, if they are the same in the same order.
 
     Else around the only attention, or the only collective, of both; else whole, as of no class.
     """
     both: list[list[tuple[str | None, range]]] = []
-    for side, inside in ((here, places), (there, others)):
-        groups = [(cls, list(group)) for cls, group in groupby(inside, key=lambda place: side.nodes[place].cls)]
+    for side, inside in ((here, indices), (there, others)):
+        groups = [(cls, list(group)) for cls, group in groupby(inside, key=lambda index: side.nodes[index].cls)]
         both.append([(cls, range(group[0], group[-1] + 1)) for cls, group in groups])
     if [cls for cls, _ in both[0]] == [cls for cls, _ in both[1]]:
         yield from zip(*both, strict=True)
@@ -314,11 +314,11 @@ def _runs(
         alone = [[run for name, run in side if name == cls] for side in both]
         if [len(runs) for runs in alone] == [1, 1]:
             (one,), (two,) = alone
-            yield (None, range(places.start, one.start)), (None, range(others.start, two.start))
+            yield (None, range(indices.start, one.start)), (None, range(others.start, two.start))
             yield (cls, one), (cls, two)
-            yield (None, range(one.stop, places.stop)), (None, range(two.stop, others.stop))
+            yield (None, range(one.stop, indices.stop)), (None, range(two.stop, others.stop))
             return
-    yield (None, places), (None, others)
+    yield (None, indices), (None, others)
 
 
 def _other_layers(here: Segment, there: Segment) -> str:
@@ -417,8 +417,8 @@ def plain_name(name: str) -> str:
     """Return the name without namespaces, arguments and template arguments: mangled or not, the same."""
     if not name.startswith("_ZN"):
         return short_name(name).partition("<")[0].partition("(")[0].rpartition("::")[2].split(" ")[-1]
-    found, place = "", len("_ZN")
-    while digits := _NUMBER.match(name, place):
-        place = digits.end() + int(digits[0])
-        found = name[digits.end() : place]
-    return found or name
+    last, end = "", len("_ZN")
+    while digits := _NUMBER.match(name, end):
+        end = digits.end() + int(digits[0])
+        last = name[digits.end() : end]
+    return last or name

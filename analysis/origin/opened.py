@@ -108,17 +108,17 @@ def read_opened(
     if capture is not None and not by_graph:
         raise TraceError(f"{info.path} replays no graph", hint="leave out --graph-capture")
     ranges: dict[int, str] = dict(query_rows(engine, _RANGES)[1]) if segments and by_graph else {}
-    places: dict[int, KnownOrigin] = {}
+    origin_of: dict[int, KnownOrigin] = {}
     graphs = []
     replayed = [_replayed(works, ranges) for works in by_graph.values()]
     for works, named in zip(by_graph.values(), name_kernels(replayed, segments), strict=True):
         position_of = {work.id: work.position for work in works}
         index_of = {position_of[node.id]: index for index, node in enumerate(named.work.nodes)}
         for work in works:
-            found = named.places[work.replay % len(named.places)]
-            places[work.id] = annotated(found.get(index_of.get(work.position, -1), KnownOrigin()), work)
+            origins = named.places[work.replay % len(named.places)]
+            origin_of[work.id] = annotated(origins.get(index_of.get(work.position, -1), KnownOrigin()), work)
         graphs.append(graph_of(works, [named]))
-    opened = Opened(capture, tuple(segments), tuple(graphs), places)
+    opened = Opened(capture, tuple(segments), tuple(graphs), origin_of)
     return with_captured(origins_of(engine, info), opened), opened
 
 
@@ -156,23 +156,23 @@ def graph_of(works: Sequence[NodeWork], named: Sequence[Named]) -> Graph:
 
 
 def with_captured(origins: Origins, opened: Opened) -> Origins:
-    """Return the origins, with what stood around the calls of each piece of a graph's work."""
-    return replace(origins, captured={number: place.frames for number, place in opened.places.items() if place.frames})
+    """Return the origins, with the frames around the captured calls of each piece of a graph's work."""
+    return replace(origins, captured={number: item.frames for number, item in opened.places.items() if item.frames})
 
 
 def captured_calls(opened: Opened) -> dict[int, tuple[CapturedCall, ...]]:
     """Return the calls of each piece of a graph's work, by its slice. Each replay has calls of its own: ids below 0."""
     numbers: dict[tuple[int, int, int], int] = {}
-    found = {}
+    calls_of = {}
     for graph in opened.graphs:
         for work in graph.work:
             calls = opened.places[work.id].calls
             keys = [(graph.number, work.replay, call.id) for call in calls]
-            found[work.id] = tuple(
+            calls_of[work.id] = tuple(
                 call._replace(id=numbers.setdefault(key, -1 - len(numbers)))
                 for key, call in zip(keys, calls, strict=True)
             )
-    return found
+    return calls_of
 
 
 def graph_work(engine: TraceProcessor) -> dict[int, list[NodeWork]]:
@@ -184,21 +184,21 @@ def graph_work(engine: TraceProcessor) -> dict[int, list[NodeWork]]:
     return by_graph
 
 
-def annotated(place: KnownOrigin, work: NodeWork) -> KnownOrigin:
-    """With what the annotation of the node itself tells: JSON of one or several objects with a name, or plain text."""
-    if not work.annotation or place.module is not None:
-        return place
+def annotated(origin: KnownOrigin, work: NodeWork) -> KnownOrigin:
+    """Return the origin with the node's own annotation: JSON of one or several objects with a name, or plain text."""
+    if not work.annotation or origin.module is not None:
+        return origin
     try:
-        found: Any = msgspec.json.decode(work.annotation.encode())
+        annotation: Any = msgspec.json.decode(work.annotation.encode())
     except msgspec.DecodeError:
-        found = work.annotation
-    items = found if isinstance(found, list) else [found]
+        annotation = work.annotation
+    items = annotation if isinstance(annotation, list) else [annotation]
     names = [str(item.get("name", item)) if isinstance(item, dict) else str(item) for item in items]
     if not names:
-        return place
+        return origin
     frames = tuple(StackFrame(-1, None, "range", name, 0) for name in names)
-    if place.certainty is None:
+    if origin.certainty is None:
         return KnownOrigin(
             module="/".join(names), certainty=EXACT, how="by the annotation of its graph node", frames=frames
         )
-    return place._replace(module="/".join(names), frames=frames + place.frames)
+    return origin._replace(module="/".join(names), frames=frames + origin.frames)

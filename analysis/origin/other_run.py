@@ -66,7 +66,7 @@ class OtherRun:
 def read_run(engine: TraceProcessor, info: TraceInfo) -> OtherRun:
     """Read what a trace that was loaded with stacks and all arguments shows of the kernels of graphs.
 
-    Raises TraceError where it replays graphs itself, or tells no operator, step or module.
+    Raises TraceError where it replays graphs itself, or records no operator, step or module.
     """
     origins, shapes = origins_of(engine, info), input_shapes(engine)
     nodes = _read_work(engine)
@@ -77,7 +77,7 @@ def read_run(engine: TraceProcessor, info: TraceInfo) -> OtherRun:
     nodes = [node for node in nodes if not node.in_graph and node.call_id is not None]
     if all(node.operator is None for node in nodes):
         raise TraceError(f"{info.path} has no operator that starts GPU work", hint="record the CPU's activity too")
-    known = (
+    with_frames = (
         node._replace(
             shapes=None if node.operator_id is None else shapes.get(node.operator_id),
             frames=_inner(origins.chain(node.frame_id)),
@@ -85,7 +85,7 @@ def read_run(engine: TraceProcessor, info: TraceInfo) -> OtherRun:
         for node in nodes
     )
     steps = _read_steps(engine)
-    segments = tuple(_segments(origins, known, steps))
+    segments = tuple(_segments(origins, with_frames, steps))
     if not segments:
         what = f"{info.path} marks neither steps nor modules, so no step is found in it"
         raise TraceError(
@@ -106,10 +106,10 @@ def read_named(engine: TraceProcessor, info: TraceInfo, run: OtherRun) -> tuple[
     nodes = [node for node in _read_work(engine) if node.call_id is not None]
     segments = _segments(origins, nodes, _read_steps(engine) if run.has_steps else {}, launches=True)
     with_graphs = (item for item in segments if any(node.in_graph for node in item.nodes))
-    found = list(name_kernels(with_graphs, run.segments))
-    named = [item for item in found if item.segments]
+    matched = list(name_kernels(with_graphs, run.segments))
+    named = [item for item in matched if item.segments]
     if not named:
-        why = max(item.why_not for item in found)
+        why = max(item.why_not for item in matched)
         if run.graphs:
             raise NotComparableError(f"{run.path} {run.graphs}", hint=_WITHOUT_GRAPHS)
         hint = "record the same model, at the same batch sizes, with graphs off"
@@ -132,15 +132,15 @@ def _read_work(engine: TraceProcessor) -> list[Node]:
 def _read_steps(engine: TraceProcessor) -> dict[int, Segment]:
     """Return steps by id, without their work.
 
-    Those that compute equally many rows have one size; none where not told.
+    Those that compute equally many rows have one size; none where that is not recorded.
     """
-    found = {}
+    steps = {}
     for number, name, kind, *amounts in query_rows(engine, _STEPS)[1]:
         size = frozenset[Hashable]() if amounts == [None] * 3 else frozenset({(kind, *amounts)})
         rows = zip(amounts[1:], ("prompt token", "new token"), strict=True)
         text = " and ".join(counted(amount, what) for amount, what in rows if amount)
-        found[number] = Segment(name, (), size, f"{kind or 'step'} of {text}")
-    return found
+        steps[number] = Segment(name, (), size, f"{kind or 'step'} of {text}")
+    return steps
 
 
 def _inner(chain: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
@@ -153,13 +153,13 @@ def _inner(chain: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
 def _segments(
     origins: Origins, work: Iterable[Node], steps: dict[int, Segment], launches: bool = False
 ) -> Iterator[Segment]:
-    """Work by device and step, without steps by the call of the outermost module, with `launches` else by launch."""
+    """Yield work by device and step; without steps by the outermost module's call; else, with `launches`, by launch."""
 
     @cache
     def module(frame_id: int | None) -> StackFrame | None:
         return next((frame for frame in origins.chain(frame_id) if frame.kind == "module"), None)
 
-    found: dict[Hashable, tuple[Segment, list[Node]]] = {}
+    groups: dict[Hashable, tuple[Segment, list[Node]]] = {}
     for node in work:
         key: tuple[str, int | None]
         if node.step_id in steps:
@@ -170,49 +170,49 @@ def _segments(
             key, segment = ("launch", node.call_id), Segment("launch", ())
         else:
             continue
-        found.setdefault((node.device, *key), (segment, []))[1].append(node)
-    for segment, nodes in found.values():
+        groups.setdefault((node.device, *key), (segment, []))[1].append(node)
+    for segment, nodes in groups.values():
         yield replace(segment, nodes=tuple(nodes))
 
 
 def _opened(origins: Origins, of_graphs: dict[int, list[NodeWork]], named: Sequence[Named], run: str) -> Opened:
-    places: dict[int, KnownOrigin] = {}
+    by_id: dict[int, KnownOrigin] = {}
     by_launch: dict[int | None, Named] = {}
     cut: dict[tuple[int, int | None], KnownOrigin] = {}  # what is equal shares its frames
     for item in named:
         for index, node in enumerate(item.work.nodes):
             if node.in_graph:
                 by_launch[node.call_id] = item
-            if (place := item.places[0].get(index)) is not None:
-                key = id(place), node.frame_id
-                places[node.id] = cut[key] = cut.get(key) or _below(origins, node.frame_id, place)
+            if (origin := item.places[0].get(index)) is not None:
+                key = id(origin), node.frame_id
+                by_id[node.id] = cut[key] = cut.get(key) or _below(origins, node.frame_id, origin)
     graphs, differences = [], []
     for number, works in of_graphs.items():
         launches = dict.fromkeys(work.launch_id for work in works)
-        told = {launch: by_launch[launch] for launch in launches if launch in by_launch}
-        unlike = Counter(item for each in told.items() for item in _unlike(*each))
+        named_of = {launch: by_launch[launch] for launch in launches if launch in by_launch}
+        unlike = Counter(item for each in named_of.items() for item in _unlike(*each))
         differences += [GraphDifference(number, *item, count) for item, count in unlike.items()]
-        graphs.append(graph_of(works, list(told.values())))
+        graphs.append(graph_of(works, list(named_of.values())))
     nothing = KnownOrigin(how="the other run has nothing like it at its place")
-    places = {work.id: annotated(places.get(work.id, nothing), work) for works in of_graphs.values() for work in works}
+    by_id = {work.id: annotated(by_id.get(work.id, nothing), work) for works in of_graphs.values() for work in works}
     agreeing = sum(item.agreeing[0] for item in named), sum(item.agreeing[1] for item in named)
-    return Opened(None, (), tuple(graphs), places, run, tuple(differences), agreeing)
+    return Opened(None, (), tuple(graphs), by_id, run, tuple(differences), agreeing)
 
 
-def _below(origins: Origins, launch: int | None, place: KnownOrigin) -> KnownOrigin:
-    """Return a place without what stands around the launch of the graph too."""
+def _below(origins: Origins, launch: int | None, origin: KnownOrigin) -> KnownOrigin:
+    """Return an origin without the frames that are also around the launch of the graph."""
     around = {(frame.kind, frame.name) for frame in origins.chain(launch)}
-    frames = tuple(dropwhile(lambda frame: (frame.kind, frame.name) in around, place.frames))
+    frames = tuple(dropwhile(lambda frame: (frame.kind, frame.name) in around, origin.frames))
     module, source = modules_and_source(frames)
-    return place._replace(frames=frames, module=module or place.module, source=source or place.source)
+    return origin._replace(frames=frames, module=module or origin.module, source=source or origin.source)
 
 
 def _unlike(launch: int, named: Named) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Names of what a launch and the other run have between the same neighbours, where that is not alike."""
+    """Yield the names of work that a launch and the other run have between the same neighbours, where they differ."""
     nodes = named.work.nodes
     for here, there in named.unlike:
-        inside = [nodes[place].name or "" for place in here if nodes[place].call_id == launch]
+        inside = [nodes[index].name or "" for index in here if nodes[index].call_id == launch]
         # What stands before or after all of the graph's work is none of it.
-        around = [nodes[place].call_id for place in (here.start - 1, here.stop) if 0 <= place < len(nodes)]
+        around = [nodes[index].call_id for index in (here.start - 1, here.stop) if 0 <= index < len(nodes)]
         if inside or (not here and around == [launch, launch]):
-            yield tuple(inside), tuple(named.segments[0].nodes[place].name or "" for place in there)
+            yield tuple(inside), tuple(named.segments[0].nodes[index].name or "" for index in there)

@@ -66,11 +66,11 @@ class PathTable:
 
     def nodes(self, path: int) -> Path:
         """Return the nodes of a path."""
-        found = []
+        nodes = []
         while path != ROOT:
-            found.append(self.node[path])
+            nodes.append(self.node[path])
             path = self.outer[path]
-        return tuple(reversed(found))
+        return tuple(reversed(nodes))
 
 
 class _Around(NamedTuple):
@@ -97,18 +97,18 @@ class FramePaths:
             assert frame_id is not None
             unknown.append(frame_id)
             frame_id = self._frames[frame_id].parent_id
-        found = self._known[frame_id]
+        around = self._known[frame_id]
         for item in reversed(unknown):
-            found = self._within(found, self._frames[item])
-            self._known[item] = found = self._same.setdefault(found, found)
-        return self._path(found)
+            around = self._within(around, self._frames[item])
+            self._known[item] = around = self._same.setdefault(around, around)
+        return self._path(around)
 
     def of_chain(self, chain: Iterable[StackFrame]) -> int:
         """Return the path of frames, the outermost first."""
-        found = _Around()
+        around = _Around()
         for frame in chain:
-            found = self._within(found, frame)
-        return self._path(found)
+            around = self._within(around, frame)
+        return self._path(around)
 
     def _within(self, around: _Around, frame: StackFrame) -> _Around:
         path, libraries, operator = around
@@ -122,9 +122,9 @@ class FramePaths:
         return _Around(path, libraries, operator)
 
     def _path(self, around: _Around) -> int:
-        """Return the path itself; that of libraries, or of one node that says what is missing, where it is empty."""
-        if found := around.path or around.libraries:
-            return found
+        """Return the path itself; where it is empty that of libraries, or one node that says what is missing."""
+        if path := around.path or around.libraries:
+            return path
         is_backward = self._by != "operator" and (around.operator or "").startswith(_BACKWARD)
         return self.table.inside(ROOT, ("none", BACKWARD if is_backward else WITHOUT[self._by]))
 

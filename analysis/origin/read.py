@@ -73,8 +73,8 @@ class Origins:
     @cached_property
     def kinds(self) -> frozenset[str]:
         """Kinds of frames: module, range, function and others. Ranges of a run are molprof's marks, and left out."""
-        found = frozenset(frame.kind for frame in self.frames.values())
-        return found if self.info.manifest is None else found - {"range"}
+        kinds = frozenset(frame.kind for frame in self.frames.values())
+        return kinds if self.info.manifest is None else kinds - {"range"}
 
     @property
     def without_call(self) -> tuple[int, int]:
@@ -162,12 +162,12 @@ def frames_by_id(around: Frame) -> dict[int, StackFrame]:
 
 
 def _sampled(info: TraceInfo) -> SampledFunctions | None:
-    found = None if info.manifest is None else from_json(info.manifest).functions
-    return found if isinstance(found, SampledFunctions) and found.samples else None
+    functions = None if info.manifest is None else from_json(info.manifest).functions
+    return functions if isinstance(functions, SampledFunctions) and functions.samples else None
 
 
 def places_of(origins: Origins, asked: str) -> list[CallLocation]:
-    """Who asks for what, by module, Python function and operator.
+    """Return the places that make GPU calls or run operators, by module, Python function and operator.
 
     asked: `launches`, those of graphs included, most first, with the time of the GPU work that they started; or, the
     longest time first, `copies` (kernels that copy, cast or concatenate, and memory copies), `syncs`, or `operators`
@@ -191,9 +191,9 @@ def places_of(origins: Origins, asked: str) -> list[CallLocation]:
             for number, call, frame in rows.select("id", "call_id", "frame_id").rows()
         ]
     in_steps = (rows["kind"] == "launch") & rows.known("step_id") if asked == "launches" else np.zeros(len(rows))
-    found = summed_places(origins.frames, around, rows[time], in_steps)
+    locations = summed_places(origins.frames, around, rows[time], in_steps)
     first, second = ("count", "time_ns") if asked == "launches" else ("time_ns", "count")
-    return sorted(found, key=lambda place: (getattr(place, first), getattr(place, second)), reverse=True)
+    return sorted(locations, key=lambda item: (getattr(item, first), getattr(item, second)), reverse=True)
 
 
 def summed_places(
@@ -217,25 +217,25 @@ def summed_places(
             "/".join(name for _, name in modules),
         )
 
-    found: dict[tuple[str, ...], CallLocation] = {}
+    locations: dict[tuple[str, ...], CallLocation] = {}
     for item, amounts in sums(around, np.ones(len(around)), time_ns, in_steps).items():
         module = source = operator = whole = NO_CALL
         if item != NO_CALL:
             numbers = (path.of_chain(item) if isinstance(item, tuple) else path.of_frame(item) for path in paths)
             module, source, operator, whole = named(*numbers)
-        place = found.setdefault((module, source, operator), CallLocation(module, source, operator))
-        place.modules.add(whole)
-        place.count += amounts[0]
-        place.time_ns += amounts[1]
-        place.step_count += amounts[2]
-    return list(found.values())
+        location = locations.setdefault((module, source, operator), CallLocation(module, source, operator))
+        location.modules.add(whole)
+        location.count += amounts[0]
+        location.time_ns += amounts[1]
+        location.step_count += amounts[2]
+    return list(locations.values())
 
 
 def sums(keys: Iterable[T], *amounts: np.ndarray) -> dict[T, tuple[int, ...]]:
     """Return the sum of each column over the rows of each key, in order of the first."""
-    places: dict[T, int] = {}
-    place_of = np.array([places.setdefault(key, len(places)) for key in keys], dtype=np.intp)
-    found = np.zeros((len(places), len(amounts)), dtype=np.int64)
+    index_of: dict[T, int] = {}
+    row_of = np.array([index_of.setdefault(key, len(index_of)) for key in keys], dtype=np.intp)
+    totals = np.zeros((len(index_of), len(amounts)), dtype=np.int64)
     for number, column in enumerate(amounts):
-        np.add.at(found[:, number], place_of, column.astype(np.int64))
-    return dict(zip(places, map(tuple, found.tolist()), strict=True))
+        np.add.at(totals[:, number], row_of, column.astype(np.int64))
+    return dict(zip(index_of, map(tuple, totals.tolist()), strict=True))

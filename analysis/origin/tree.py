@@ -147,14 +147,14 @@ class WorkPaths:
         return [(phase, frame, True, None, None) for phase, frame in items.select("phase", frame_id).rows()]
 
     def _path(self, key: Key) -> int:
-        phase, frame, known, in_graph, work = key
+        phase, frame, has_call, in_graph, work = key
         inside, joined = self.table.inside, self.table.joined
         path = inside(ROOT, ("phase", phase)) if phase else self._outside
         if self._by == "kernel":
             if work is None:
                 return inside(path, ("none", NO_WORK))
             path = inside(path, ("class", work[0]))
-        elif not known:
+        elif not has_call:
             path = inside(ROOT, ("none", NO_CALL))
         else:
             path = self._with_operator(joined(path, self._frames.of_frame(frame)), FramePaths.of_frame, frame)
@@ -166,8 +166,8 @@ class WorkPaths:
         """Return the frames around the call that was captured for work; nothing where nothing of that kind is known."""
         chain = self._origins.captured.get(number, ())
         path = self._frames.of_chain(chain)
-        known = ROOT if self.table.node[path][0] == "none" else path
-        return self._with_operator(known, FramePaths.of_chain, chain)
+        path_or_root = ROOT if self.table.node[path][0] == "none" else path
+        return self._with_operator(path_or_root, FramePaths.of_chain, chain)
 
     def _with_operator(self, path: int, of: Callable[[FramePaths, T], int], around: T) -> int:
         """Return a path and the innermost operator, where it is to be in it."""
@@ -184,13 +184,13 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
     syncs and so on; times may differ.
     """
     paths = WorkPaths(origins, by)
-    found: list[tuple[int, Amounts]] = []
+    path_amounts: list[tuple[int, Amounts]] = []
     names = AMOUNTS if origins.pieces is None else NAMES
 
     def add(keys: Iterable[Key], **amounts: np.ndarray) -> None:
         for key, values in sums(keys, *amounts.values()).items():
             named = dict(zip(amounts, values, strict=True))
-            found.append((paths.path(key), tuple(named.get(name, 0) for name in names)))
+            path_amounts.append((paths.path(key), tuple(named.get(name, 0) for name in names)))
 
     work, calls, operators = origins.work, origins.calls, origins.operators
     kernels = (work["category"] == "kernel").astype(int)
@@ -214,7 +214,7 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
         )
         add(paths.of_frames(origins.host), python_ns=origins.host["own_ns"])
         add(paths.of_frames(origins.waits), wait_ns=origins.waits["own_ns"])
-    tree = _tree(paths.table, found, fold, len(names))
+    tree = _tree(paths.table, path_amounts, fold, len(names))
     wrong = [
         f"{name} {tree.amount(name)}, not {total}"
         for name, total in origins.totals.items()
@@ -225,11 +225,11 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
     return tree
 
 
-def _tree(table: PathTable, found: Iterable[tuple[int, Amounts]], fold: bool, size: int) -> Tree:
+def _tree(table: PathTable, path_amounts: Iterable[tuple[int, Amounts]], fold: bool, size: int) -> Tree:
     """Return the tree of paths with their amounts. size: the number of amounts."""
     own: defaultdict[int, list[Amounts]] = defaultdict(list)
     inner: dict[int, list[int]] = {ROOT: []}  # of each path those inside it, in the order of their first amounts
-    for path, amounts in found:
+    for path, amounts in path_amounts:
         own[path].append(amounts)
         missing = []
         while path not in inner:
@@ -240,9 +240,9 @@ def _tree(table: PathTable, found: Iterable[tuple[int, Amounts]], fold: bool, si
             inner[item] = []
             path = item
     families = _Families()
-    made: dict[int, Tree] = {}
+    trees: dict[int, Tree] = {}
     for path in reversed(inner):  # each stands behind the one around it
-        children = [made.pop(item) for item in inner[path]]
+        children = [trees.pop(item) for item in inner[path]]
         if fold:
             alike: dict[int, list[Tree]] = {}
             for child in children:
@@ -251,8 +251,8 @@ def _tree(table: PathTable, found: Iterable[tuple[int, Amounts]], fold: bool, si
         kind, name = table.node[path]
         mine = _sum([(0,) * size, *own[path]])
         inclusive = _sum([mine, *(child.inclusive for child in children)])
-        made[path] = families.placed(Tree(name, kind, 1, mine, inclusive, tuple(children)))
-    return made[ROOT]
+        trees[path] = families.placed(Tree(name, kind, 1, mine, inclusive, tuple(children)))
+    return trees[ROOT]
 
 
 class _Families:
@@ -349,10 +349,10 @@ def speedscope_text(origins: Origins, by: str, exporter: str) -> str:
 
 def _frame(name: str) -> dict[str, Any]:
     """Return a frame with its file and line, where its name has them."""
-    found = _PLACE.match(name)
-    if found is None:
+    match = _PLACE.match(name)
+    if match is None:
         return {"name": name}
-    return {"name": name, "file": found["file"], "line": int(found["line"])}
+    return {"name": name, "file": match["file"], "line": int(match["line"])}
 
 
 def _shown(kind: str, name: str, fold: bool) -> str:

@@ -47,7 +47,7 @@ class Scaled(NamedTuple):
 def rows_of(run: CallSequence) -> int:
     """Return the rows of every recorded step, by the manifest.
 
-    Raises TraceError where it does not tell, or they change.
+    Raises TraceError where the manifest lacks them, or they change.
     """
     manifest = run.info.manifest or {}
     window, counts = manifest.get("window"), manifest.get("rows_per_step")
@@ -58,12 +58,12 @@ def rows_of(run: CallSequence) -> int:
         )
     batch = window["batch"]
     if counts:
-        found = set(counts[batch][window["first_step"] : window["last_step"] + 1])
+        row_counts = set(counts[batch][window["first_step"] : window["last_step"] + 1])
     else:
-        found = {sum(item["batch"] == batch for item in manifest["molecules"])}
-    if len(found) != 1:
-        raise TraceError(f"the recorded steps of {run.info.path} have {min(found)} to {max(found)} rows")
-    return int(found.pop())
+        row_counts = {sum(item["batch"] == batch for item in manifest["molecules"])}
+    if len(row_counts) != 1:
+        raise TraceError(f"the recorded steps of {run.info.path} have {min(row_counts)} to {max(row_counts)} rows")
+    return int(row_counts.pop())
 
 
 def at_rows(run: CallSequence, rows: int, target: int) -> Scaled:
@@ -96,7 +96,7 @@ def at_rows(run: CallSequence, rows: int, target: int) -> Scaled:
 
 
 def _grown(call: OperatorCall, rows: int, ratio: Fraction, flat: bool) -> Operands | None:
-    """Operands with other rows; None where it is not known which dimensions are rows."""
+    """Return the operands with other rows; None where it is not known which dimensions are rows."""
     name, operands = call.operator.partition(" (")[0], call.operands
     if call.operator in (TO_GPU, TO_HOST):
         return operands
@@ -104,16 +104,16 @@ def _grown(call: OperatorCall, rows: int, ratio: Fraction, flat: bool) -> Operan
     if name == "aten::embedding" and operands[1].shape[:1] == (1,) != (rows,):
         return operands  # of positions that all rows share
     if name in _TIMES:
-        chosen = {place for place in _TIMES[name] if place < len(operands)}
+        chosen = {index for index in _TIMES[name] if index < len(operands)}
         if name == "aten::addmm" and operands[0].shape[:1] == operands[1].shape[:1] and len(operands[0].shape) > 1:
             chosen.add(0)
-        if any(not operands[place].shape or operands[place].shape[0] % rows for place in chosen):
+        if any(not operands[index].shape or operands[index].shape[0] % rows for index in chosen):
             return None
         return tuple(_longer(item, ratio) if at in chosen else item for at, item in enumerate(operands))
     rank = max((len(item.shape) for item in tensors), default=0)
     family = call.work.family if call.work else None
-    made = []
-    for place, item in enumerate(operands):
+    grown = []
+    for index, item in enumerate(operands):
         if item.parts:
             try:
                 (dim,) = operands[1].numbers()
@@ -129,12 +129,12 @@ def _grown(call: OperatorCall, rows: int, ratio: Fraction, flat: bool) -> Operan
             whole = flat and len(item.shape) == 1 and not item.shape[0] % rows
             if whole or (item.shape[0] == rows and not lower):
                 item = _longer(item, ratio)
-            elif not (lower or item.shape[0] == 1 or len(item.shape) == 1 or (family == LOOKUP and place == 0)):
+            elif not (lower or item.shape[0] == 1 or len(item.shape) == 1 or (family == LOOKUP and index == 0)):
                 return None
-        made.append(item)
-    if name == ATTENTION and made[0].shape[:1] == operands[0].shape[:1] and ratio != 1:
+        grown.append(item)
+    if name == ATTENTION and grown[0].shape[:1] == operands[0].shape[:1] and ratio != 1:
         return None
-    return tuple(made)
+    return tuple(grown)
 
 
 def _longer(item: Operand, ratio: Fraction) -> Operand:
@@ -156,20 +156,20 @@ def _picked(run: CallSequence, rows: int, phase: ThreadInterval) -> list[tuple[i
 
 
 def _loops(run: CallSequence, rows: int) -> list[ThreadInterval]:
-    """Where processors go over the rows one by one: what follows the first pick of a row."""
-    found = []
+    """Return where processors go over the rows one by one: each phase from its first pick of a row on."""
+    loops = []
     for phase in run.phases:
         if phase.name == PROCESSOR and (picked := _picked(run, rows, phase)):
             selected = sum(name == _SELECT for _, name in picked)
             if any(name == _UNBIND for _, name in picked) or (rows > 1 and selected and not selected % rows):
-                found.append(phase._replace(start_ns=picked[0][0]))
-    return found
+                loops.append(phase._replace(start_ns=picked[0][0]))
+    return loops
 
 
 def _flattened(run: CallSequence, rows: int) -> list[ThreadInterval]:
-    """Where processors make one dimension of rows and vocabulary."""
-    made = [(phase, _picked(run, rows, phase)) for phase in run.phases if phase.name == PROCESSOR]
-    return [phase for phase, picked in made if any(name not in (_UNBIND, _SELECT) for _, name in picked)]
+    """Return the phases in which processors make one dimension of rows and vocabulary."""
+    picks_of = [(phase, _picked(run, rows, phase)) for phase in run.phases if phase.name == PROCESSOR]
+    return [phase for phase, picked in picks_of if any(name not in (_UNBIND, _SELECT) for _, name in picked)]
 
 
 class BatchAgreement(NamedTuple):
@@ -182,14 +182,14 @@ class BatchAgreement(NamedTuple):
 
 
 def agreement(predicted: CallSequence, recorded: CallSequence) -> BatchAgreement:
-    """Return calls of two runs by operator and shapes, as many of each."""
+    """Return how many calls of two runs agree in operator and shapes, and which differ."""
     first, second = (_shapes(run) for run in (predicted, recorded))
     equal = sum((first & second).values())
     left, right = first - second, second - first
     differing: Counter[tuple[str, str, str]] = Counter()
     for name in sorted({name for name, _ in (*left, *right)}):
         texts = [
-            [shape for (own, shape), count in side.items() if own == name for _ in range(count)]
+            [shape for (operator, shape), count in side.items() if operator == name for _ in range(count)]
             for side in (left, right)
         ]
         for one, other in zip(*texts, strict=False):
@@ -200,8 +200,8 @@ def agreement(predicted: CallSequence, recorded: CallSequence) -> BatchAgreement
 
 
 def _shapes(run: CallSequence) -> Counter[tuple[str, str]]:
-    found: Counter[tuple[str, str]] = Counter()
+    shapes_of: Counter[tuple[str, str]] = Counter()
     for call in run.calls:
         shapes = [list(map(list, item.parts)) if item.parts else list(item.shape) for item in call.operands]
-        found[call.operator.partition(" (")[0], str(shapes)] += call.times
-    return found
+        shapes_of[call.operator.partition(" (")[0], str(shapes)] += call.times
+    return shapes_of

@@ -30,11 +30,11 @@ class _MeasuredReplay(Struct):
 def read_measured(
     paths: Sequence[Path], device: Peaks, runs: Sequence[CallSequence]
 ) -> dict[tuple[str, LeastWork], float]:
-    """GPU time of a call by operator and what it must do, ns.
+    """Return the measured GPU time of a call by operator and least work, ns.
 
-    Raises UsageError for another file, one of another device or without a GPU, and one that no call is like.
+    Raises UsageError for another file, one of another device or without a GPU, and one that no call matches.
     """
-    found: dict[tuple[str, LeastWork], float] = {}
+    times: dict[tuple[str, LeastWork], float] = {}
     for path in paths:
         try:
             one = json.decode(path.read_bytes(), type=_MeasuredReplay)
@@ -49,5 +49,5 @@ def read_measured(
         ):
             raise UsageError(f"{path}: no call of the run is {one.operator} of this size", hint=_HINT)
         assert one.work is not None
-        found[one.operator, one.work] = here.gpu_ns
-    return found
+        times[one.operator, one.work] = here.gpu_ns
+    return times

@@ -102,11 +102,11 @@ class Prediction:
 
 def device_of(text: str) -> Peaks:
     """Return the peaks of a GPU by a word such as h100 or mi300. Raises UsageError for one that is not known."""
-    if (found := known_devices().get(text.lower())) is not None:
-        return replace(found, name=text)
+    if (peaks := known_devices().get(text.lower())) is not None:
+        return replace(peaks, name=text)
     for name in (text, text.upper(), f"{text.upper()}X"):
-        if (found := peaks_of(name)).source:
-            return found
+        if (peaks := peaks_of(name)).source:
+            return peaks
     raise UsageError(f"no figures are known of the device {text!r}", hint=f"one of {', '.join(known_devices())}")
 
 
@@ -199,10 +199,10 @@ def limit_of(gpu_ns: float, host_ns: float) -> str:
 
 
 def host_factor(run: CallSequence, table: CostTable) -> float:
-    """Host time of the traces as a multiple of the run's, by operators that only make another view of a tensor."""
+    """Return the host time of the traces as a multiple of the run's, by operators that only make views of tensors."""
     own_ns = run.quiet.medians()
     each = [(table.quiet.get(f"aten::{name}"), own_ns.get(f"aten::{name}")) for name in _VIEWS]
-    ratios = [other / own for other, own in each if other and own]
+    ratios = [other / run_ns for other, run_ns in each if other and run_ns]
     return float(np.median(ratios)) if ratios else 1.0
 
 
@@ -248,7 +248,7 @@ def _compiled(
     factor: float,
     figures: tuple[PredictedFigure, PredictedFigure],
 ) -> CompiledRun | None:
-    """figures: GPU time and time of the run as it is."""
+    """Return the run after compilation. figures: GPU time and time of the run as it is."""
     whole = [(run.start_ns, run.end_ns)]
     forward = [(item.start_ns, item.end_ns) for item in run.phases if item.name in FORWARD] if run.phases else whole
     fused = compiled(pairs, table, forward)
@@ -258,10 +258,10 @@ def _compiled(
     stay, join = (sum(one.gpu_ns for _, one in side) for side in (fused.kept, fused.fused))
     low = stay * work.low / work.value + join / FUSED_ERROR
     high = stay * work.high / work.value + join * FUSED_ERROR
-    made = [*fused.kept, *fused.fused]
+    work_pairs = [*fused.kept, *fused.fused]
     gpu = PredictedFigure(stay + join, low, high)
-    made.sort(key=lambda pair: pair[0].start_ns)
-    replayed = Replay(made_up(run, made, table, factor)).run([WhatIfChange(LAUNCHES, None)])
+    work_pairs.sort(key=lambda pair: pair[0].start_ns)
+    replayed = Replay(made_up(run, work_pairs, table, factor)).run([WhatIfChange(LAUNCHES, None)])
     return CompiledRun(fused.kernels, gpu, _of_both(replayed, gpu, length), replayed)
 
 
@@ -271,7 +271,7 @@ def _shares(pairs: Sequence[tuple[OperatorCall, Estimate]]) -> tuple[Share, ...]
         sums.setdefault(call.operator, [0, 0, 0.0, one.evidence])
         for index, amount in enumerate((1, one.kernels, one.gpu_ns)):
             sums[call.operator][index] += amount
-    rows = [Share(name, int(calls), int(made), time, int(seen)) for name, (calls, made, time, seen) in sums.items()]
+    rows = [Share(name, int(calls), int(count), time, int(seen)) for name, (calls, count, time, seen) in sums.items()]
     return tuple(sorted(rows, key=lambda row: (-row.gpu_ns, row.operator)))
 
 
@@ -284,9 +284,11 @@ class _MatchedMoments:
 
     def __init__(self, run: CallSequence, table: CostTable, factor: float) -> None:
         quiet = run.quiet
-        known = [table.quiet.get(name, own * factor) for name, own in zip(quiet.names, quiet.own_ns, strict=True)]
+        table_ns = [
+            table.quiet.get(name, own_ns * factor) for name, own_ns in zip(quiet.names, quiet.own_ns, strict=True)
+        ]
         self._starts, self._outermost = quiet.starts, run.outermost
-        self._own, self._known = (np.concatenate([[0], np.cumsum(times)]) for times in (quiet.own_ns, known))
+        self._own, self._known = (np.concatenate([[0], np.cumsum(times)]) for times in (quiet.own_ns, table_ns))
         self._factor, self._gap_ns, self._stretch = factor, table.gap_ns, run.stretch
         forward = [item for item in run.phases if item.name in FORWARD]
         self._usual = Union([], [])  # where gaps are those of traces
@@ -324,8 +326,8 @@ class _MatchedMoments:
         self.known.append((self.at, self.now))
 
     def mapped(self, intervals: Sequence[ThreadInterval]) -> tuple[ThreadInterval, ...]:
-        run, now = (np.array([pair[place] for pair in self.known]) for place in (0, 1))
-        ends = [np.interp([item[place] for item in intervals], run, now) for place in (1, 2)]
+        run, now = (np.array([pair[column] for pair in self.known]) for column in (0, 1))
+        ends = [np.interp([item[column] for item in intervals], run, now) for column in (1, 2)]
         return tuple(
             ThreadInterval(_THREAD, round(start), round(end), item.name)
             for item, start, end in zip(intervals, *ends, strict=True)

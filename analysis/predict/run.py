@@ -78,8 +78,8 @@ class Quiet(NamedTuple):
     def medians(self) -> dict[str, float]:
         """Own time by name, ns."""
         times: defaultdict[str, list[int]] = defaultdict(list)
-        for name, own in zip(self.names, self.own_ns.tolist(), strict=True):
-            times[name].append(own)
+        for name, own_ns in zip(self.names, self.own_ns.tolist(), strict=True):
+            times[name].append(own_ns)
         return {name: float(np.median(each)) for name, each in times.items()}
 
 
@@ -127,14 +127,12 @@ class CallSequence:
 def read_run(
     engine: TraceProcessor, info: TraceInfo, launching: Collection[str], quiet: Collection[str]
 ) -> CallSequence:
-    """Return the marked steps of a trace, or all of it. launching: operators that are GPU work.
-
-    Quiet: those that are none.
+    """Return the marked steps of a trace, or all of it. launching: operators of GPU work; quiet: others.
 
     The trace must be loaded with Python stacks and all arguments. Raises TraceError where it records no operators or
     no shapes.
     """
-    operators, steps, made = (read_frame(engine, name) for name in ("operators", "steps", "calls"))
+    operators, steps, api_calls = (read_frame(engine, name) for name in ("operators", "steps", "calls"))
     if not len(operators):
         raise TraceError(f"{info.path} records no operators", hint="profile with ProfilerActivity.CPU")
     start, end = time_range(steps, operators)
@@ -142,17 +140,17 @@ def read_run(
     operators = operators.where((operators["ts"] >= start) & (operators["ts"] < end))
     chosen, inside = split(operators, launching)
     across: dict[int, str] = {}
-    if len(made):
-        on_gpu = _around(made["operator_id"].tolist(), callers)
+    if len(api_calls):
+        on_gpu = _around(api_calls["operator_id"].tolist(), callers)
         chosen = [item for item in chosen if item in on_gpu]  # others compute with tensors of the host
-        across = _across(read_frame(engine, "work"), made, callers)
+        across = _across(read_frame(engine, "work"), api_calls, callers)
     rows = {item: index for index, item in enumerate(operators["id"].tolist())}
-    copies = _copies(operators, {*chosen, *inside}) if len(steps) and not len(made) else []
+    copies = _copies(operators, {*chosen, *inside}) if len(steps) and not len(api_calls) else []
     phases = read_frame(engine, "phases")
     phases = phases.where((phases["ts"] >= start) & (phases["ts"] < end))
     picked = _picks(operators, phases.where(phases["phase"] == PROCESSOR), {*chosen, *inside})
     operands = read_operands(engine, [*chosen, *copies, *picked])
-    chosen += [item for item in copies if (given := operands.get(item)) and given[0].shape]
+    chosen += [item for item in copies if (arguments := operands.get(item)) and arguments[0].shape]
     chosen.sort(key=rows.__getitem__)
     if not operands:
         raise TraceError(
@@ -170,16 +168,16 @@ def read_run(
     known_ns = sum(call.end_ns - call.start_ns for call in calls)
     taken = {*chosen, *inside}
     others = quiet_of_operators(operators, taken)
-    for name, own in zip(others.names, others.own_ns.tolist(), strict=True):
+    for name, own_ns in zip(others.names, others.own_ns.tolist(), strict=True):
         # On a GPU, an operator without calls there computes with tensors of the host.
-        if name in quiet or (len(made) and name in launching):
-            known_ns += own
+        if name in quiet or (len(api_calls) and name in launching):
+            known_ns += own_ns
         else:
-            unknown[name].append(own)
+            unknown[name].append(own_ns)
     outermost = operators.where(~operators.known("caller_id"))
-    made = made.where((made["ts"] >= start) & (made["ts"] < end) & made.known("gpu_ns"))
+    api_calls = api_calls.where((api_calls["ts"] >= start) & (api_calls["ts"] < end) & api_calls.known("gpu_ns"))
     unseen: Counter[str] = Counter()
-    started = zip(*(made[column].tolist() for column in ("name", "operator_id", "gpu_ns")), strict=True)
+    started = zip(*(api_calls[column].tolist() for column in ("name", "operator_id", "gpu_ns")), strict=True)
     for name, item, gpu_ns in started:
         if item not in taken:
             unseen[name] += gpu_ns
@@ -190,13 +188,13 @@ def read_run(
         len(steps),
         calls,
         _waits(read_frame(engine, "syncs"), calls),
-        {name: (len(found), sum(found)) for name, found in unknown.items()},
+        {name: (len(times), sum(times)) for name, times in unknown.items()},
         unseen,
-        int(made["gpu_ns"].sum()),
+        int(api_calls["gpu_ns"].sum()),
         known_ns,
         others,
         outermost["ts"],
-        bool(len(made)),
+        bool(len(api_calls)),
         torch_of(info),
         intervals(phases, "phase"),
         intervals(outermost, "name"),
@@ -231,32 +229,32 @@ def split(operators: Frame, launching: Collection[str]) -> tuple[list[int], list
 
 
 def _copies(operators: Frame, others: Collection[int]) -> list[int]:
-    """Ids of operators of which it is sure that they copy between host and GPU where tensors are on a GPU."""
-    found: list[int] = []
-    made: list[int] = []  # tensors of Python's data since which nothing was computed
+    """Return the ids of operators that surely copy between host and GPU where tensors are on a GPU."""
+    copies: list[int] = []
+    from_python: list[int] = []  # tensors of Python's data since which nothing was computed
     each = zip(*(operators[name].tolist() for name in ("id", "name", "caller_id")), strict=True)
     for item, name, caller in each:
         if name == _MADE:
-            made.append(item)
+            from_python.append(item)
         elif name == _READ and caller is None:
-            found.append(item)
+            copies.append(item)
         elif item in others:
             if name in _INDEXING:
-                found += made
-            made = []
-    return found
+                copies += from_python
+            from_python = []
+    return copies
 
 
 def _across(work: Frame, calls: Frame, callers: Mapping[int, int | None]) -> dict[int, str]:
-    """Operators that copy between host and GPU and wait for it, and those around them: which way."""
+    """Return the direction of operators that copy between host and GPU and wait for it, and of those around them."""
     waiting = _around(calls["operator_id"][calls["is_sync"].astype(bool)].tolist(), callers)
-    found: dict[int, str] = {}
+    ways: dict[int, str] = {}
     each = zip(work["category"].tolist(), work["name"].tolist(), work["operator_id"].tolist(), strict=True)
     for category, name, item in each:
         if category == "gpu_memcpy" and HOST_COPY.search(name):
             way = TO_HOST if "DtoH" in name or "DeviceToHost" in name else TO_GPU
-            found |= dict.fromkeys(_around([item], callers) & waiting, way)
-    return found
+            ways |= dict.fromkeys(_around([item], callers) & waiting, way)
+    return ways
 
 
 def _picks(operators: Frame, phases: Frame, others: Collection[int]) -> list[int]:
@@ -268,13 +266,13 @@ def _picks(operators: Frame, phases: Frame, others: Collection[int]) -> list[int
 
 def _around(items: Sequence[int | None], callers: Mapping[int, int | None]) -> set[int]:
     """Return these operators and all that call them."""
-    found: set[int] = set()
+    reached: set[int] = set()
     for item in items:
         for caller in ancestors(item, callers):
-            if caller in found:
+            if caller in reached:
                 break
-            found.add(caller)
-    return found
+            reached.add(caller)
+    return reached
 
 
 def call_of(
@@ -300,27 +298,27 @@ def called(call: OperatorCall, operands: Operands, listed_bytes: int | None) -> 
 
 
 def _is_memcpy(operands: Operands) -> bool:
-    """Whether torch gives copy_(out, from) to the driver: one type, both without gaps in one order (its Copy.cu)."""
-    out, given = operands[:2]
-    if out.type != given.type or out.shape != given.shape or len(out.strides) != len(out.shape):
+    """Return whether torch has the driver do copy_(out, from): one type, both dense in one order (its Copy.cu)."""
+    out, source = operands[:2]
+    if out.type != source.type or out.shape != source.shape or len(out.strides) != len(out.shape):
         return False
     each = sorted((stride, size) for stride, size in zip(out.strides, out.shape, strict=True) if size > 1)
-    shared = zip(out.strides, given.strides, out.shape, strict=False)
+    shared = zip(out.strides, source.strides, out.shape, strict=False)
     same = [first == second or size < 2 for first, second, size in shared]
     dense = [stride == math.prod(size for _, size in each[:index]) for index, (stride, _) in enumerate(each)]
-    return len(given.strides) == len(out.strides) and all(same) and all(dense)
+    return len(source.strides) == len(out.strides) and all(same) and all(dense)
 
 
 def _is_permuted(operands: Operands) -> bool:
-    """Whether copy_(out, from) reads in another order than it writes."""
+    """Return whether copy_(out, from) reads in another order than it writes."""
     orders = []
     for item in operands[:2]:
         if len(item.strides) != len(item.shape):
             return False
-        long = [place for place, size in enumerate(item.shape) if size > 1 and item.strides[place]]
-        orders.append(sorted(long, key=lambda place: -item.strides[place]))
+        long = [index for index, size in enumerate(item.shape) if size > 1 and item.strides[index]]
+        orders.append(sorted(long, key=lambda index: -item.strides[index]))
     first, second = orders
-    return [place for place in first if place in second] != second
+    return [index for index in first if index in second] != second
 
 
 def _attention(operands: Operands) -> str:

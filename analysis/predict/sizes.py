@@ -64,39 +64,42 @@ class Sizes:
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Sizes of a text such as `1,8,32`, or `1:256` for powers of two. Raises UsageError."""
+    """Return the sizes in a text such as `1,8,32`, or `1:256` for powers of two. Raises UsageError."""
     first, colon, last = text.partition(":")
     try:
-        given = [int(first), int(last)] if colon else [int(item) for item in text.split(",")]
+        numbers = [int(first), int(last)] if colon else [int(item) for item in text.split(",")]
     except ValueError:
-        given = []
-    if not given or not all(0 < item <= _MOST_ROWS for item in given) or (colon and given[0] > given[1]):
+        numbers = []
+    if not numbers or not all(0 < item <= _MOST_ROWS for item in numbers) or (colon and numbers[0] > numbers[1]):
         raise UsageError(f"--batches {text}: no batch sizes", hint=_HINT)
     if not colon:
-        return tuple(sorted(set(given)))
-    found = [given[0]]
-    while 2 * found[-1] <= given[1]:
-        found.append(2 * found[-1])
-    return tuple(found)
+        return tuple(sorted(set(numbers)))
+    powers = [numbers[0]]
+    while 2 * powers[-1] <= numbers[1]:
+        powers.append(2 * powers[-1])
+    return tuple(powers)
 
 
 def sizes(
     run: CallSequence,
     table: CostTable,
     checks: Sequence[HeldOutCheck],
-    asked: Sequence[int],
+    targets: Sequence[int],
     rows: int | None,
     other: CallSequence | None = None,
 ) -> Sizes:
-    """rows: of the run, where it does not tell them. Raises TraceError where the rows of too much are not known."""
-    own = _own_rows(run, rows)
+    """Return predictions for batch sizes. rows: those of the run, where it does not record them.
+
+    Raises TraceError where the rows of too much work are not known.
+    """
+    run_rows = _own_rows(run, rows)
     manifest = run.info.manifest or {}
     needs, tokens = needs_of(manifest.get("resolved", {})), _tokens(manifest)
     capacity = table.device.capacity_gb
-    found: list[Size] = []
+    results: list[Size] = []
     too_large: tuple[int, PredictedFigure] | None = None
     unknown: Mapping[str, int] = {}
-    for target in asked:
+    for target in targets:
         memory = None
         if needs and tokens and (needed := needs.of(target, tokens)) is not None:
             count = float(needed)
@@ -104,10 +107,10 @@ def sizes(
             if capacity is not None and count > capacity * 1e9:
                 too_large = too_large or (target, memory)
                 continue
-        scaled = at_rows(run, own, target)
+        scaled = at_rows(run, run_rows, target)
         unknown = scaled.unknown
-        made = predict(scaled.run, table, checks)
-        others = sum(share.gpu_ns for share in made.shares if share.operator in unknown) / made.gpu_ns.value
+        predicted = predict(scaled.run, table, checks)
+        others = sum(share.gpu_ns for share in predicted.shares if share.operator in unknown) / predicted.gpu_ns.value
         if others > MOST_UNKNOWN:
             raise TraceError(
                 f"{percent_text(others)} of GPU time may be in operators of which the shapes do not tell the rows:"
@@ -115,26 +118,28 @@ def sizes(
                 hint="record the run with a batch of the size that is asked for",
             )
         steps = max(run.steps, 1)
-        step, gpu, graph = (_times(each, 1 / steps) for each in (made.length_ns, made.gpu_ns, made.graph_ns))
+        step, gpu, graph = (
+            _times(each, 1 / steps) for each in (predicted.length_ns, predicted.gpu_ns, predicted.graph_ns)
+        )
         speed = PredictedFigure(*(target * _SECOND_NS / value for value in (step.value, step.high, step.low)))
-        found.append(Size(target, step, speed, graph, gpu, made.busy_ratio, made.limit, memory, others))
+        results.append(Size(target, step, speed, graph, gpu, predicted.busy_ratio, predicted.limit, memory, others))
     agreed = None
     if other is not None:
         beside = rows_of(other)
-        agreed = beside, agreement(at_rows(run, own, beside).run, other)
-    return Sizes(own, tokens, tuple(found), too_large, unknown, agreed)
+        agreed = beside, agreement(at_rows(run, run_rows, beside).run, other)
+    return Sizes(run_rows, tokens, tuple(results), too_large, unknown, agreed)
 
 
-def _own_rows(run: CallSequence, given: int | None) -> int:
+def _own_rows(run: CallSequence, rows: int | None) -> int:
     try:
-        found = rows_of(run)
+        recorded = rows_of(run)
     except TraceError:
-        if given is None:
+        if rows is None:
             raise
-        return given
-    if given not in (None, found):
-        raise UsageError(f"--rows says {given:,}, and {run.info.path} has steps of {counted(found, 'row')}")
-    return found
+        return rows
+    if rows not in (None, recorded):
+        raise UsageError(f"--rows says {rows:,}, and {run.info.path} has steps of {counted(recorded, 'row')}")
+    return recorded
 
 
 def _tokens(manifest: Mapping[str, object]) -> int | None:

@@ -173,13 +173,13 @@ class CostTable:
         return one._replace(kernels=one.kernels * times, gpu_ns=one.gpu_ns * times, host_ns=one.host_ns * times)
 
     def _estimate(self, call: OperatorCall) -> Estimate | None:
-        work, found = call.work, [row for row, _ in self._rows.get(call.operator, [])]
+        work, rows = call.work, [row for row, _ in self._rows.get(call.operator, [])]
         if work is None:
-            if not found:
+            if not rows:
                 return None
-            near, gpu_ns = found, float(np.median([row.gpu_ns for row in found]))
+            near, gpu_ns = rows, float(np.median([row.gpu_ns for row in rows]))
         else:
-            near = found or [row for row, _ in self._family[work.family]]
+            near = rows or [row for row, _ in self._family[work.family]]
             if not near:
                 return None
             gpu_ns = self._time(call.operator, work)
@@ -189,13 +189,13 @@ class CostTable:
             kinds[row.kind] += weight  # type: ignore[assignment]
         kernels = round(float(np.average([row.kernels for row in near], weights=weights)))
         host_ns = float(np.median([row.host_ns for row in near]))
-        if not found and call.operator.endswith("bool mask)"):
+        if not rows and call.operator.endswith("bool mask)"):
             kernels += _MASK_KERNELS
             gpu_ns += _MASK_KERNELS * self._fit(_WHERE, POINTWISE)[0]
             host_ns += _MASK_KERNELS * float(np.median([row.host_ns for row, _ in self._rows.get(_WHERE, [])] or [0.0]))
         if work is not None:
             gpu_ns = self.measured.get((named(call)[0], work), gpu_ns)
-        return Estimate(kinds.most_common(1)[0][0], kernels, gpu_ns, host_ns, sum(row.calls for row in found))
+        return Estimate(kinds.most_common(1)[0][0], kernels, gpu_ns, host_ns, sum(row.calls for row in rows))
 
     def fused_ns(self, count: int) -> float:
         """GPU time of a kernel of several elementwise operators that moves so many bytes."""
@@ -207,27 +207,27 @@ class CostTable:
         floor, efficiency = self._fit(operator, work.family)
         fitted = math.log(floor + least / efficiency)
         weights = doubt = 0.0
-        for row, own in self._rows.get(operator, []):
-            if own and row.family == work.family:
+        for row, least_ns in self._rows.get(operator, []):
+            if least_ns and row.family == work.family:
                 weight = _weight(row, work)
                 weights += weight
-                doubt += weight * (math.log(row.gpu_ns) - math.log(floor + own / efficiency))
+                doubt += weight * (math.log(row.gpu_ns) - math.log(floor + least_ns / efficiency))
         return math.exp(fitted + doubt / (weights + _DOUBT))
 
     def _fit(self, operator: str, family: str) -> tuple[float, float]:
-        """Floor, ns, and efficiency."""
+        """Return the floor, ns, and the efficiency."""
         if family not in self._fits:
             self._fits[family] = _fitted(self._family[family], (_FLOOR_NS, _EFFICIENCY))
         if operator not in self._fits:
-            own = [(row, least) for row, least in self._rows.get(operator, []) if least and row.family == family]
-            self._fits[operator] = _fitted(own, self._fits[family])
+            least_rows = [(row, least) for row, least in self._rows.get(operator, []) if least and row.family == family]
+            self._fits[operator] = _fitted(least_rows, self._fits[family])
         return self._fits[operator]
 
 
 def _fitted(rows: Sequence[tuple[CostRow, float]], near: tuple[float, float]) -> tuple[float, float]:
     if not rows:
         return near
-    least = np.array([own for _, own in rows])
+    least = np.array([least_ns for _, least_ns in rows])
     recorded = np.log([row.gpu_ns for row, _ in rows])
     weight = np.sqrt([min(row.calls, _REPEATS) for row, _ in rows])
     tried = np.log(_FLOORS[:, None, None] + least / _EFFICIENCIES[None, :, None])

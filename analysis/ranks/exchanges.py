@@ -87,7 +87,7 @@ class Cost:
 
 
 def match(ranks: Sequence[RankTrace]) -> tuple[list[Exchange], list[str]]:
-    """All exchanges in order of their start on the lowest rank, and a remark for each group that does not match.
+    """Return all exchanges by their start on the lowest rank, and a remark for each group that does not match.
 
     Ranks of a group must have the same operations of the same sizes in the same order; else it is tried step by step.
     """
@@ -105,11 +105,11 @@ def match(ranks: Sequence[RankTrace]) -> tuple[list[Exchange], list[str]]:
     for (name, members), kernels in groups.items():
         if len(kernels) < 2:
             continue
-        made = list(_matched(name, kernels)) or list(_matched_by_step(name, kernels, traces))
-        exchanges += made
-        if len(made) < max(map(len, kernels.values())):
+        matched = list(_matched(name, kernels)) or list(_matched_by_step(name, kernels, traces))
+        exchanges += matched
+        if len(matched) < max(map(len, kernels.values())):
             shown = ", ".join(f"rank {rank} has {len(items)}" for rank, items in sorted(kernels.items())[:8])
-            what = f"{len(made)} of them are matched" if made else "none is matched"
+            what = f"{len(matched)} of them are matched" if matched else "none is matched"
             remarks.append(f"collectives of {name}{f' {members}' if members else ''} differ ({shown}): {what}")
     return sorted(exchanges, key=lambda item: (item.one.start_ns, item.group)), remarks
 
@@ -163,17 +163,14 @@ def align(ranks: Sequence[int], exchanges: Sequence[Exchange]) -> RankClocks:
 
 
 def _connected(rank: int, joint: Sequence[Exchange]) -> dict[int, int]:
-    """Return the clock offsets of the ranks that share a joint collective with a rank, directly or not.
-
-    Its own is 0.
-    """
+    """Return the clock offsets, from a rank's, of the ranks that share a joint collective with it, directly or not."""
     offsets = {rank: 0}
     while True:
         distances: dict[int, list[float]] = {}
         for item in joint:
-            known, others = item.kernels.keys() & offsets.keys(), item.kernels.keys() - offsets.keys()
-            if known and others:
-                here = median(item.kernels[one].end_ns - offsets[one] for one in known)
+            aligned, others = item.kernels.keys() & offsets.keys(), item.kernels.keys() - offsets.keys()
+            if aligned and others:
+                here = median(item.kernels[one].end_ns - offsets[one] for one in aligned)
                 for other in others:
                     distances.setdefault(other, []).append(item.kernels[other].end_ns - here)
         if not distances:

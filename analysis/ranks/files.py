@@ -49,13 +49,13 @@ def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
     Raises UsageError, TraceError.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     remarks: list[str] = []
     for path in paths:
         if is_stream(path):
             raise UsageError(f"ranks are read from files, not from {path_text(path)}", hint="molprof ranks DIR")
         if not path.is_dir():
-            found.append(path)
+            files.append(path)
             continue
         inside = _files(path)
         parts = [item for item in inside if is_part(item)]
@@ -64,17 +64,17 @@ def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         traces = traces or parts
         if not traces:
             raise UsageError(f"{path} holds no traces", hint="give the folder with one trace for each rank")
-        found += traces
-    twice = sorted({str(path) for path in found if found.count(path) > 1})
+        files += traces
+    twice = sorted({str(path) for path in files if files.count(path) > 1})
     if twice:
         raise UsageError(f"{twice[0]} is named twice", hint="name each file once")
-    return found, remarks
+    return files, remarks
 
 
 def _files(folder: Path) -> list[Path]:
     """Return the files of a folder, and those of the folders in it: some programs make one for each rank."""
-    found = (item for item in [*folder.glob("*"), *folder.glob("*/*")] if item.is_file())
-    return sorted(item for item in found if not any(part.startswith(".") for part in item.relative_to(folder).parts))
+    files = (item for item in [*folder.glob("*"), *folder.glob("*/*")] if item.is_file())
+    return sorted(item for item in files if not any(part.startswith(".") for part in item.relative_to(folder).parts))
 
 
 def holds_ranks(path: Path) -> bool:
@@ -103,8 +103,8 @@ def is_part(path: Path) -> bool:
 def write_part(folder: Path, source: Path, partial: bool, ranks: list[RankTrace]) -> None:
     """Write the part of a file, whole or not at all."""
     part = FileRanks(KIND, SCHEMA, ranks=tuple(ranks), partial=partial, **_identity(source))
-    with replacing(part_path(folder, source)) as place:
-        place.write_bytes(gzip.compress(msgspec.json.encode(part), 6, mtime=0))
+    with replacing(part_path(folder, source)) as part_file:
+        part_file.write_bytes(gzip.compress(msgspec.json.encode(part), 6, mtime=0))
 
 
 def read_part(path: Path) -> FileRanks:
@@ -138,17 +138,14 @@ def known_ranks(folder: Path | None, path: Path, partial: bool) -> list[RankTrac
 
 def _identity(source: Path) -> dict[str, Any]:
     try:
-        found = source.stat()
+        stat = source.stat()
     except OSError as error:
         raise TraceError(f"{source} cannot be read: {error.strerror}") from error
-    return {"path": str(source.absolute()), "bytes": found.st_size, "modified_ns": found.st_mtime_ns}
+    return {"path": str(source.absolute()), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}
 
 
 def checked(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
-    """Return the ranks in order, and what a reader must know of the set.
-
-    Raises TraceError where it is not one of one job.
-    """
+    """Return the ranks in order, and remarks on the set. Raises TraceError where they are not of one job."""
     ordered = sorted(ranks, key=lambda item: item.rank)
     for one, two in itertools.pairwise(ordered):
         if one.rank == two.rank:
@@ -160,8 +157,8 @@ def checked(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
             what = f"{sized[0].path} is of a job of {sized[0].world_size} ranks, {item.path} of one of"
             raise TraceError(f"{what} {item.world_size}", hint=_HINT)
     named = [item.rank for item in ordered if item.is_named]
-    told = "the file does" if len(named) == 1 else "the files do"
-    remarks = [f"{told} not record the rank of {_ranges(named)}: told by name"] if named else []
+    which = "the file does" if len(named) == 1 else "the files do"
+    remarks = [f"{which} not record the rank of {_ranges(named)}: told by name"] if named else []
     if not sized:
         remarks.append("the number of ranks of the job is not recorded")
     elif missing := sorted(set(range(sized[0].world_size or 0)) - {item.rank for item in ranks}):

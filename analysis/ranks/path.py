@@ -61,8 +61,8 @@ def critical_spans(
         for rank in cost.parts.keys() & traces.keys():
             if cost.last_rank not in (None, rank) and cost.parts[rank].waiting_ns > least_ns:
                 joint[rank].append(cost)
-    for rank, found in joint.items():
-        found.sort(key=lambda cost: cost.parts[rank].end_ns)
+    for rank, rank_costs in joint.items():
+        rank_costs.sort(key=lambda cost: cost.parts[rank].end_ns)
     begin = min(item.start_ns - offsets[rank] for rank, item in traces.items())
     rank = max(traces, key=lambda rank: (traces[rank].end_ns - offsets[rank], -rank))
     at = traces[rank].end_ns - offsets[rank]

@@ -291,13 +291,13 @@ def _rank_trace(engine: TraceProcessor, info: TraceInfo, where: str, **of: Any) 
 def unknown_kernels(ranks: Sequence[RankTrace]) -> Iterator[str]:
     """Yield notes on kernels that count as communication only by where they run."""
     for rank in ranks:
-        found = [item for item in rank.collectives if item.operation == PERHAPS]
-        if found:
-            time_ns = Union([item.start_ns for item in found], [item.end_ns for item in found]).length_ns
-            names = dict.fromkeys(short_name(item.name) for item in found)
+        unknown = [item for item in rank.collectives if item.operation == PERHAPS]
+        if unknown:
+            time_ns = Union([item.start_ns for item in unknown], [item.end_ns for item in unknown]).length_ns
+            names = dict.fromkeys(short_name(item.name) for item in unknown)
             shown = ", ".join(cut(name, _NAME_SHOWN) for name in [*names][:_NAMES_SHOWN])
             yield (
-                f"rank {rank.rank}: {counted(len(found), 'kernel')} of unknown name ({time_text(time_ns)}; {shown}"
+                f"rank {rank.rank}: {counted(len(unknown), 'kernel')} of unknown name ({time_text(time_ns)}; {shown}"
                 f"{', ...' if len(names) > _NAMES_SHOWN else ''}) count as communication, for they run on a stream of "
                 "collectives or are called inside one"
             )

@@ -212,26 +212,26 @@ def _straggler(
 
 
 def did(trace: RankTrace, windows: Sequence[tuple[int, int]]) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Kernels, causes of gaps, and what the host did in them: the longest, each with its time in the windows."""
+    """Yield kernels, causes of gaps, and what the host did in them: the longest, each with its time in the windows."""
     kernels: Counter[str] = Counter()
     causes: Counter[str] = Counter()
     host: Counter[str] = Counter()
     steps = {step.name for step in trace.steps}
-    for place, shared_ns in _shared(trace.work.starts_ns, trace.work.ends_ns, windows):
-        kernels[trace.work.names[trace.work.name_of[place]]] += shared_ns
-    for place, shared_ns in _shared([gap.start_ns for gap in trace.gaps], [gap.end_ns for gap in trace.gaps], windows):
-        gap = trace.gaps[place]
+    for index, shared_ns in _shared(trace.work.starts_ns, trace.work.ends_ns, windows):
+        kernels[trace.work.names[trace.work.name_of[index]]] += shared_ns
+    for index, shared_ns in _shared([gap.start_ns for gap in trace.gaps], [gap.end_ns for gap in trace.gaps], windows):
+        gap = trace.gaps[index]
         causes[gap.cause] += shared_ns
         host["outside operators" if gap.host is None or gap.host in steps else gap.host] += shared_ns
-    for found in (kernels, causes, host):
-        yield tuple(sorted(found.items(), key=lambda item: (-item[1], item[0]))[:_NAMED])
+    for times in (kernels, causes, host):
+        yield tuple(sorted(times.items(), key=lambda item: (-item[1], item[0]))[:_NAMED])
 
 
 def _shared(
     starts_ns: Sequence[int], ends_ns: Sequence[int], windows: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """Numbers of the intervals that lie in a window, with their time in it."""
+    """Yield the index of each interval that overlaps a window, with its time in the window."""
     starts, ends = np.array(starts_ns, dtype=np.int64), np.array(ends_ns, dtype=np.int64)
     for begin, end in windows:
-        for place in np.flatnonzero((starts < end) & (ends > begin)).tolist():
-            yield place, int(min(ends[place], end) - max(starts[place], begin))
+        for index in np.flatnonzero((starts < end) & (ends > begin)).tolist():
+            yield index, int(min(ends[index], end) - max(starts[index], begin))

@@ -131,8 +131,8 @@ class Cursor:
         """Return an error at a position in `data`, or what cut the text short."""
         if self.problem is not None:
             return self.problem
-        place = self.before + (self.at if position is None else position)
-        return TraceError(f"{self._name} {what} (byte {place} of the text, after {self.events} events)", hint=hint)
+        byte = self.before + (self.at if position is None else position)
+        return TraceError(f"{self._name} {what} (byte {byte} of the text, after {self.events} events)", hint=hint)
 
 
 class TracePass(Cursor):
@@ -185,7 +185,7 @@ class TracePass(Cursor):
             raise self.error("has more text after the end of the JSON value")
 
     def _members(self) -> Iterator[TracePart]:
-        found = False
+        has_events = False
         more = self.peek() != b"}"
         if not more:
             self.at += 1
@@ -194,19 +194,19 @@ class TracePass(Cursor):
             self.take(b":", f"is malformed: no ':' after key {shortened(repr(key))}")
             if key == "traceEvents":
                 self.take(b"[", "has a 'traceEvents' that is not an array")
-                if found:
+                if has_events:
                     raise self.error("has 'traceEvents' twice", position=self.at - 1)
-                found = True
+                has_events = True
                 yield from self._array()
             else:
                 self.keys[key] = self._value(key)
             more = self.peek() == b","
             self.take(b"," if more else b"}", f"is malformed: no ',' or '}}' after the value of {shortened(repr(key))}")
-        if not found and "schema" in self.keys and self.keys.keys() & {"trace", "counts"}:
+        if not has_events and "schema" in self.keys and self.keys.keys() & {"trace", "counts"}:
             raise self.error(
                 "is a stored report, not a trace", hint="molprof compare and molprof report plot take its file"
             )
-        if not found:
+        if not has_events:
             raise self.error("has no 'traceEvents'", hint=CHROME_HINT)
 
     def _key(self) -> str:
@@ -254,12 +254,12 @@ class TracePass(Cursor):
         return match.end() if match and match.end() < len(self.data) else None
 
     def _string_end(self) -> int | None:
-        """Where the string at hand ends, if it does."""
+        """Return the end of the string at the cursor; None if it does not end here."""
         if match := _STRING.match(self.data, self.at):
             return match.end()
         for begin, text in _without_escapes(self.data, self.at + 1, len(self.data)):
-            if (place := text.find(b'"')) >= 0:
-                return begin + place + 1
+            if (offset := text.find(b'"')) >= 0:
+                return begin + offset + 1
         return None
 
     def _array(self) -> Iterator[TracePart]:
@@ -289,24 +289,24 @@ class TracePass(Cursor):
             yield from self._counted_block()
 
     def _ahead(self) -> Iterator[TracePart]:
-        """Parts of whole events, until what looked like a place between two events is none."""
-        given: deque[tuple[memoryview, int]] = deque()  # what is read, as `_next_piece` gives it
+        """Yield parts of whole events; stop at the first wrongly guessed event boundary."""
+        pending: deque[tuple[memoryview, int]] = deque()  # what is read, as `_next_piece` gives it
         behind = memoryview(b"")  # what separates the last part from the next
         while True:
             piece = self._next_piece() if self._pieces.have_room() else None
             if piece is not None:
                 text, size = piece
                 self._pieces.give(text[:size])
-                given.append(piece)
-            elif not given:
+                pending.append(piece)
+            elif not pending:
                 self.back([behind])
                 return
             for part in self._pieces.take(wait=piece is None):
                 if part is None:
                     self._pieces.forget()
-                    self.back([behind, *(text for text, _ in given)])
+                    self.back([behind, *(text for text, _ in pending)])
                     return
-                text, size = given.popleft()
+                text, size = pending.popleft()
                 behind = text[size:]
                 yield part
 
@@ -321,33 +321,33 @@ class TracePass(Cursor):
         while len(self.data) - self.at < DECODE_BYTES and self.more():
             pass
         begin = self.at
-        place, separator = self._cut(begin, begin + DECODE_BYTES)
-        if place < 0:
+        end, separator = self._cut(begin, begin + DECODE_BYTES)
+        if end < 0:
             return None
-        self.at = place + separator.index(b"{")
-        return memoryview(self.data)[begin : self.at], place + 1 - begin
+        self.at = end + separator.index(b"{")
+        return memoryview(self.data)[begin : self.at], end + 1 - begin
 
     def _across(self) -> tuple[memoryview, int] | None:
         """Return the same where a chunk ends within an event: the piece is copied, and no more of the next chunk."""
         rest = memoryview(self.data)[self.at :]
         if not self.turn():
             return None
-        place, separator = self._cut(0, DECODE_BYTES - len(rest))
-        if place < 0:
+        end, separator = self._cut(0, DECODE_BYTES - len(rest))
+        if end < 0:
             self.back([rest])
             return None
-        self.at = place + separator.index(b"{")
+        self.at = end + separator.index(b"{")
         text = b"".join([rest, memoryview(self.data)[: self.at]])
-        return memoryview(text), len(rest) + place + 1
+        return memoryview(text), len(rest) + end + 1
 
     def _cut(self, begin: int, limit: int) -> tuple[int, bytes]:
-        """Where the last event between `begin` and `limit` ends, and the separator there; -1 for none."""
-        found, last = -1, b""
+        """Return the end of the last event between `begin` and `limit`, and the separator there; -1 for none."""
+        end, last = -1, b""
         for separator in self._separators:
-            place = self.data.rfind(separator, max(found, begin), limit)
-            if place > found:
-                found, last = place, separator
-        return found, last
+            position = self.data.rfind(separator, max(end, begin), limit)
+            if position > end:
+                end, last = position, separator
+        return end, last
 
     def _counted_block(self) -> list[TracePart]:
         """Return the next whole events, found by counting brackets: for any layout, and at the end of the array."""

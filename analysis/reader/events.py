@@ -99,10 +99,10 @@ class _MarkNames(dict[str | None, bool]):
     """Whether a Python function marks a phase (molprof.phase_marks or molprof's), or the recording's end, by name."""
 
     def __missing__(self, name: str | None) -> bool:
-        found = marks_phase(name or "") or stops_profiler(name or "") or is_own_mark(name or "")
+        is_kept = marks_phase(name or "") or stops_profiler(name or "") or is_own_mark(name or "")
         if len(self) < _MOST_FUNCTIONS:
-            self[name] = found
-        return found
+            self[name] = is_kept
+        return is_kept
 
 
 # A program has some thousands.

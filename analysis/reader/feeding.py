@@ -61,21 +61,21 @@ _decode_args = msgspec.json.Decoder(dict[str, Any], float_hook=exact_float).deco
 def feed_events(
     engine: TraceProcessor, survey: SurveyedTrace, copied: Callable[[bytes], object] | None = None, numbers: bool = True
 ) -> TrackTargets:
-    """Feed what the survey found, frees its arrays and drafts, and tell where its tracks are. Raises EngineError.
+    """Feed what the survey holds, free its arrays and drafts, and return where its tracks are. Raises EngineError.
 
     copied: called with each piece of JSON that is fed; then nothing else is. numbers: feed correlation numbers where
     facts have them too.
     """
-    places = find_places(survey)
+    targets = find_places(survey)
     with ThreadPoolExecutor(1) as second:
         fed: Future[FedSlices] | None = None
-        if copied is None and fits(survey, places):
-            chunks = compact_chunks(survey, places, numbers)
-            fed = second.submit(_fed_slices, survey, places)
+        if copied is None and fits(survey, targets):
+            chunks = compact_chunks(survey, targets, numbers)
+            fed = second.submit(_fed_slices, survey, targets)
         else:
-            chunks = json_chunks((survey, places))
-        with closing(ahead(chunks)) as made:
-            for chunk in made:
+            chunks = json_chunks((survey, targets))
+        with closing(ahead(chunks)) as prepared:
+            for chunk in prepared:
                 engine.feed(chunk)
                 if copied is not None:
                     copied(chunk)
@@ -84,24 +84,24 @@ def feed_events(
             del fed
         survey.release()
         engine.finish()
-    return places
+    return targets
 
 
-def _fed_slices(survey: SurveyedTrace, places: TrackTargets) -> FedSlices:
+def _fed_slices(survey: SurveyedTrace, targets: TrackTargets) -> FedSlices:
     """Return the slices in the order in which the compact format has them: each event is one."""
     order = survey.order
     ts = survey.starts_ns[order]
-    ids = list(zip(places.pids.tolist(), places.tids.tolist(), strict=True))
-    place = survey.tracks[order]
+    ids = list(zip(targets.pids.tolist(), targets.tids.tolist(), strict=True))
+    thread_of = survey.tracks[order]
     moved = np.flatnonzero(survey.lanes[order])
     for position, event in zip(moved.tolist(), order[moved].tolist(), strict=True):
         track = int(survey.tracks[event])
-        ids.append((ids[track][0], places.lane_tids[track, int(survey.lanes[event])]))
-        place[position] = len(ids) - 1
+        ids.append((ids[track][0], targets.lane_tids[track, int(survey.lanes[event])]))
+        thread_of[position] = len(ids) - 1
     return FedSlices(
         ts=ts,
         ts_end=ts + survey.durations_ns[order],
-        place=place,
+        place=thread_of,
         places=ids,
         label=survey.label_of[order],
         labels=[(plain_text(label.category or ""), plain_text(label.name or NO_NAME)) for label in survey.labels],
@@ -110,9 +110,9 @@ def _fed_slices(survey: SurveyedTrace, places: TrackTargets) -> FedSlices:
     )
 
 
-def fits(survey: SurveyedTrace, places: TrackTargets) -> bool:
-    """Whether the format can hold all events: it has no counters, and no separate begin and end without names."""
-    texts = itertools.chain(places.names.values(), *((label.name, label.category) for label in survey.labels))
+def fits(survey: SurveyedTrace, targets: TrackTargets) -> bool:
+    """Return whether the format can hold all events: it has no counters, nor separate begins and ends without names."""
+    texts = itertools.chain(targets.names.values(), *((label.name, label.category) for label in survey.labels))
     fit = all(len(text or "") <= _MAX_NAME_BYTES // 4 for text in texts)
     return fit and not survey.drafts and all(map(_label_fits, survey.labels))
 
@@ -128,7 +128,7 @@ def _label_fits(label: EventLabel) -> bool:
     return len(args) <= _MAX_ARGS and not any(isinstance(value, list) for value in args)
 
 
-def compact_chunks(survey: SurveyedTrace, places: TrackTargets, numbers: bool = True) -> Iterator[bytes]:
+def compact_chunks(survey: SurveyedTrace, targets: TrackTargets, numbers: bool = True) -> Iterator[bytes]:
     """Yield the trace for the engine by start, the longer event first: the engine nests slices in this order.
 
     numbers: with correlation numbers. These make most sets of args differ: without them the engine takes three quarters
@@ -136,10 +136,10 @@ def compact_chunks(survey: SurveyedTrace, places: TrackTargets, numbers: bool = 
     """
     texts = _Texts()
     yield _words(_MAGIC, _INITIALIZATION | 2 << 4, 10**9)  # ticks per second
-    yield _named(places, texts)
+    yield _named(targets, texts)
     for begin in range(0, len(survey.order), _COMPACT_EVENTS):
         events = survey.order[begin : begin + _COMPACT_EVENTS]
-        yield _pause(int(survey.starts_ns[events[0]])) + _records(survey, places, texts, events, numbers)
+        yield _pause(int(survey.starts_ns[events[0]])) + _records(survey, targets, texts, events, numbers)
 
 
 def _pause(ts: int) -> bytes:
@@ -155,15 +155,15 @@ def _pause(ts: int) -> bytes:
 
 
 def _records(
-    survey: SurveyedTrace, places: TrackTargets, texts: _Texts, events: np.ndarray, with_numbers: bool
+    survey: SurveyedTrace, targets: TrackTargets, texts: _Texts, events: np.ndarray, with_numbers: bool
 ) -> bytes:
     """Return the records of some events: templates of their kinds, with times, places and numbers filled in."""
     labels = survey.label_of[events]
     numbers = survey.correlations[events]
     has_number = (numbers != NO_NUMBER) & with_numbers
     tracks = survey.tracks[events]
-    pids = places.pids[tracks]
-    tids = places.tids[tracks]
+    pids = targets.pids[tracks]
+    tids = targets.tids[tracks]
     # A kind: label, whether there is a number, and for a slice on a lane the tid of its own track.
     kinds = labels.astype(np.int64) * 2 + has_number
     first_moved = 2 * len(survey.labels)
@@ -171,7 +171,7 @@ def _records(
     for position in np.flatnonzero(survey.lanes[events]).tolist():
         key = int(kinds[position]), int(tids[position])
         kinds[position] = moved.setdefault(key, first_moved + len(moved))
-        tids[position] = places.lane_tids[int(tracks[position]), int(survey.lanes[events[position]])]
+        tids[position] = targets.lane_tids[int(tracks[position]), int(survey.lanes[events[position]])]
     # numpy.unique sorts, which takes longer than all else here.
     is_there = np.zeros(first_moved + len(moved), dtype=np.bool_)
     is_there[kinds] = True
@@ -199,10 +199,10 @@ def _records(
 def _template(label: EventLabel, has_number: bool, home: int, texts: _Texts) -> np.ndarray:
     """Return the words of an event, int64, with 0 for what differs between events of one kind."""
     args = [_arg("args.correlation", 0, texts)] if has_number else []
-    given = _decode_args(label.args)
-    if "device" in given and given["device"] is None:
-        given["device"] = "None"  # a device, unlike a missing one
-    args += [_arg(key, value, texts) for key, value in _flat("args", given)]
+    values = _decode_args(label.args)
+    if "device" in values and values["device"] is None:
+        values["device"] = "None"  # a device, unlike a missing one
+    args += [_arg(key, value, texts) for key, value in _flat("args", values)]
     if home >= 0:
         args.append(_arg(f"args.{HOME_TID}", home, texts))
     kind = _COMPLETE if label.phase == "X" else _ASYNC_INSTANT if label.more else _INSTANT
@@ -229,10 +229,10 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, int | float | str]]:
 
 def _arg(name: str, value: int | float | str, texts: _Texts) -> bytes:
     if name in _NAMES:  # by number: the engine need not look it up
-        place, text = texts[name], b""
+        name_ref, text = texts[name], b""
     else:
         text = name.encode()
-        place = _INLINE | len(text)
+        name_ref = _INLINE | len(text)
     if isinstance(value, str):
         content = value.encode()
         kind, info, words = _TEXT, _INLINE | len(content), _padded(content)
@@ -241,7 +241,7 @@ def _arg(name: str, value: int | float | str, texts: _Texts) -> bytes:
     else:
         kind, info, words = _DOUBLE, 0, struct.pack("<d", value)
     words = _padded(text) + words
-    return _words(kind | 1 + len(words) // 8 << 4 | place << 16 | info << 32) + words
+    return _words(kind | 1 + len(words) // 8 << 4 | name_ref << 16 | info << 32) + words
 
 
 class _Texts(dict[str, int]):
@@ -263,10 +263,10 @@ class _Texts(dict[str, int]):
         return number
 
 
-def _named(places: TrackTargets, texts: _Texts) -> bytes:
+def _named(targets: TrackTargets, texts: _Texts) -> bytes:
     """Return the records that name processes and threads."""
     chunks = []
-    for (pid, tid), text in places.names.items():
+    for (pid, tid), text in targets.names.items():
         records = texts.begin(2)
         name = texts[text]
         if tid is None:
@@ -287,24 +287,24 @@ def _words(*values: int) -> bytes:
 
 
 def json_chunks(*traces: tuple[SurveyedTrace, TrackTargets]) -> Iterator[bytes]:
-    """Traces as one in Chrome JSON, times in us from the earliest event. Frees their drafts."""
+    """Yield the traces as one in Chrome JSON, times in us from the earliest event. Frees their drafts."""
     opening = b'{"traceEvents":['
-    for found, places in traces:
-        events = _events(found, places)
+    for surveyed, targets in traces:
+        events = _events(surveyed, targets)
         yield opening + next(events)  # the engine finds the format from the first piece
         yield from events
         opening = b","
     yield CLOSING
 
 
-def _events(survey: SurveyedTrace, places: TrackTargets) -> Iterator[bytes]:
+def _events(survey: SurveyedTrace, targets: TrackTargets) -> Iterator[bytes]:
     """Yield the events, without what stands before the first and behind the last."""
     # An event is written as its track's head, its times and its draft.
-    ids = zip(places.pids.tolist(), places.tids.tolist(), strict=True)
+    ids = zip(targets.pids.tolist(), targets.tids.tolist(), strict=True)
     heads = [b'},{"pid":%d,"tid":%d,"ts":' % pair for pair in ids]
     names = []
-    lanes = {(int(places.pids[track]), tid) for (track, _), tid in places.lane_tids.items()}
-    for (pid, tid), name in places.names.items():
+    lanes = {(int(targets.pids[track]), tid) for (track, _), tid in targets.lane_tids.items()}
+    for (pid, tid), name in targets.names.items():
         kind = {"name": "thread_name", "tid": tid} if tid is not None else {"name": "process_name", "tid": pid}
         # The reader gives lanes names of its own again.
         of_lane = {"cat": FACT_CATEGORY} if (pid, tid) in lanes else {}
@@ -315,7 +315,7 @@ def _events(survey: SurveyedTrace, places: TrackTargets) -> Iterator[bytes]:
     # A newline stands only between events. The pieces lack the braces of each event.
     split = (text[1:-2].split(b"}\n{") for text in survey.texts())
     for drafts in split if survey.drafts else _drafts(survey):
-        yield _filled(drafts, heads, complete, survey, places, slice(done, done + len(drafts)))
+        yield _filled(drafts, heads, complete, survey, targets, slice(done, done + len(drafts)))
         done += len(drafts)
     yield b"}"
 
@@ -347,18 +347,18 @@ def _filled(
     heads: list[bytes],
     complete: np.ndarray,
     survey: SurveyedTrace,
-    places: TrackTargets,
+    targets: TrackTargets,
     span: slice,
 ) -> bytes:
-    """Return the events of one block with their times and places."""
+    """Return the events of one block with their times and threads."""
     tracks = survey.tracks[span]
     heads = [heads[track] for track in tracks.tolist()]
     durations = _texts_us(survey.durations_ns[span])
     keys = [b',"dur":'] * len(drafts)
     for position in np.flatnonzero(~complete[span]).tolist():
         keys[position] = durations[position] = b""
-    if places.lane_tids:
-        _move(drafts, heads, survey, places, span)
+    if targets.lane_tids:
+        _move(drafts, heads, survey, targets, span)
     starts = _texts_us(survey.starts_ns[span])
     parts = zip(heads, starts, keys, durations, itertools.repeat(b","), drafts)  # repeat is endless
     return b"".join(itertools.chain.from_iterable(parts))
@@ -369,19 +369,19 @@ def _texts_us(times_ns: np.ndarray) -> list[bytes]:
     return _encode((times_ns / 1000).tolist())[1:-1].split(b",")
 
 
-def _move(drafts: list[bytes], heads: list[bytes], survey: SurveyedTrace, places: TrackTargets, span: slice) -> None:
+def _move(drafts: list[bytes], heads: list[bytes], survey: SurveyedTrace, targets: TrackTargets, span: slice) -> None:
     """Put slices of a block on their lanes, and the flow events that belong to them."""
     tracks, starts_ns, lanes = survey.tracks[span], survey.starts_ns[span], survey.lanes[span].copy()
     for position in np.flatnonzero(lanes).tolist():
-        drafts[position] = _with_home(drafts[position], int(places.tids[tracks[position]]))
+        drafts[position] = _with_home(drafts[position], int(targets.tids[tracks[position]]))
     # A flow event belongs to the slice that starts at its time, and goes to its lane.
-    for position in np.flatnonzero(np.isin(tracks, [track for track, _ in places.lane_tids])).tolist():
+    for position in np.flatnonzero(np.isin(tracks, [track for track, _ in targets.lane_tids])).tolist():
         if drafts[position].startswith(_FLOW_DRAFTS):
-            lanes[position] = places.lane_starts.get((int(tracks[position]), int(starts_ns[position])), 0)
+            lanes[position] = targets.lane_starts.get((int(tracks[position]), int(starts_ns[position])), 0)
     for position in np.flatnonzero(lanes).tolist():
         track = int(tracks[position])
-        place = int(places.pids[track]), places.lane_tids[track, int(lanes[position])]
-        heads[position] = b'},{"pid":%d,"tid":%d,"ts":' % place
+        thread = int(targets.pids[track]), targets.lane_tids[track, int(lanes[position])]
+        heads[position] = b'},{"pid":%d,"tid":%d,"ts":' % thread
 
 
 def _with_home(draft: bytes, tid: int) -> bytes:

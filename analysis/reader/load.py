@@ -75,7 +75,7 @@ def load_trace(
         is_aside = beside is not None and not reading.stacks and not all_args and source.text_bytes <= MOST_TEXT_BYTES
         wanted = Wanted(reading.stacks or is_aside, all_args, MOST_STACK_EVENTS if is_aside else None)
         most = _LEAST_EVENT_BYTES[all_args] if callable(engine) else 0
-        document, found = survey_source(source, wanted, reading.partial, reading.processes, most)
+        document, surveyed = survey_source(source, wanted, reading.partial, reading.processes, most)
     name = source.name
     manifest = document.keys.pop("molprof", None)
     if manifest is not None and not isinstance(manifest, dict):
@@ -87,31 +87,31 @@ def load_trace(
     document.keys.pop(EXPORT_KEY, None)
     devices = document.keys.get("deviceProperties")
     if callable(engine):
-        check_memory(name, len(found.starts_ns), _LEAST_EVENT_BYTES[all_args])
-        engine = engine(is_large(len(found.starts_ns), all_args))
-    lanes, duration_ns = int((found.lanes > 0).sum()), int(found.durations_ns.sum())
-    state = condition(found)
+        check_memory(name, len(surveyed.starts_ns), _LEAST_EVENT_BYTES[all_args])
+        engine = engine(is_large(len(surveyed.starts_ns), all_args))
+    lanes, duration_ns = int((surveyed.lanes > 0).sum()), int(surveyed.durations_ns.sum())
+    state = condition(surveyed)
     # Of what a report reads, only facts know the numbers: frames, which show them, have stacks.
-    places = feed_events(engine, found, copied, numbers=beside is None or reading.stacks)
-    if beside is not None and found.stack_names:
-        beside.append(_stacks(found, places))
+    targets = feed_events(engine, surveyed, copied, numbers=beside is None or reading.stacks)
+    if beside is not None and surveyed.stack_names:
+        beside.append(_stacks(surveyed, targets))
     info = TraceInfo(
         path=remote_text(path),
         bytes=source.stored_bytes,
-        events_by_category=found.events_by_category,
-        slices=found.expected_slices,
-        slices_ns=None if found.has_open_slices else duration_ns,
+        events_by_category=surveyed.events_by_category,
+        slices=surveyed.expected_slices,
+        slices_ns=None if surveyed.has_open_slices else duration_ns,
         lanes=lanes,
         complete=problem is None,
         problem=problem,
-        stacks=reading.stacks or STACK_CATEGORY not in found.events_by_category,
-        read_as=found.read_as,
-        not_read=dict(sorted(found.not_read.items())),
-        memory_events=found.memory_events,
-        deep_events=found.deep_events,
-        long_names=found.long_names,
-        native=source.is_perfetto or found.exported.native,
-        origin_ns=found.origin_ns,
+        stacks=reading.stacks or STACK_CATEGORY not in surveyed.events_by_category,
+        read_as=surveyed.read_as,
+        not_read=dict(sorted(surveyed.not_read.items())),
+        memory_events=surveyed.memory_events,
+        deep_events=surveyed.deep_events,
+        long_names=surveyed.long_names,
+        native=source.is_perfetto or surveyed.exported.native,
+        origin_ns=surveyed.origin_ns,
         condition=state,
         manifest=manifest,
         devices=[item for item in devices if isinstance(item, dict)] if isinstance(devices, list) else [],
@@ -161,12 +161,12 @@ def _without_many_stacks(
         yield part
 
 
-def _stacks(found: SurveyedTrace, places: TrackTargets) -> Stacks:
-    names, tracks, starts, ends = found.stacks
-    threads = list(zip(places.pids.tolist(), places.tids.tolist(), strict=True))
+def _stacks(surveyed: SurveyedTrace, targets: TrackTargets) -> Stacks:
+    names, tracks, starts, ends = surveyed.stacks
+    threads = list(zip(targets.pids.tolist(), targets.tids.tolist(), strict=True))
     numbers = {thread: number for number, thread in enumerate(dict.fromkeys(threads))}
     number_of = np.array([numbers[thread] for thread in threads], dtype=np.int64)
-    return Stacks(found.stack_names, numbers, number_of[tracks], starts, ends, names)
+    return Stacks(surveyed.stack_names, numbers, number_of[tracks], starts, ends, names)
 
 
 def is_large(events: int, all_args: bool) -> bool:

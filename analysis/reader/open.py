@@ -104,8 +104,8 @@ def open_trace(
             (engine,) = engines
             if key and (state := engine.state()) is not None:
                 problem = info.problem and escaped(info.problem)
-                known = msgspec.json.encode(structs.replace(info, path="", problem=problem))
-                content = b"".join((len(known).to_bytes(_NUMBER_BYTES, "little"), known, state))
+                head = msgspec.json.encode(structs.replace(info, path="", problem=problem))
+                content = b"".join((len(head).to_bytes(_NUMBER_BYTES, "little"), head, state))
                 write_entry(_FOLDER, key, content, MAX_BYTES, _checksum)
         install(engine)
         yield engine, info
@@ -117,10 +117,10 @@ def values_named(engine: TraceProcessor, path: str | os.PathLike[str]) -> Genera
     try:
         yield
     except QueryError as error:
-        found = [column.tolist() for column in engine.query(_WRONG_VALUE).values()]
-        if not found[0]:
+        columns = [column.tolist() for column in engine.query(_WRONG_VALUE).values()]
+        if not columns[0]:
             raise TraceError(f"{path} holds a value that queries cannot use: {str(error).splitlines()[0]}") from error
-        ((arg, value, name, category),) = zip(*found, strict=True)
+        ((arg, value, name, category),) = zip(*columns, strict=True)
         shown = repr(value[:_SHOWN_CHARACTERS]) + ("..." if len(value) > _SHOWN_CHARACTERS else "")
         event = f"the event {(name or '')[:_SHOWN_CHARACTERS]!r} of category {category}"
         hint = f"correct the value, or remove {arg!r} from that event"

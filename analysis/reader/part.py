@@ -138,8 +138,8 @@ class QuickDecoder:
                 self._find_marks()
                 return self.decode(text)
             changed = np.frombuffer(bytearray(codes), dtype=np.uint8)
-            places = np.flatnonzero(np.frombuffer(is_stack, dtype=np.int8))
-            changed[places[marks]] = self.categories.index(STACK_CATEGORY)
+            stack_rows = np.flatnonzero(np.frombuffer(is_stack, dtype=np.int8))
+            changed[stack_rows[marks]] = self.categories.index(STACK_CATEGORY)
             codes = changed.tobytes()
         events = list(compress(decoded, codes.translate(_IS_KEPT)))
         categories = codes.translate(None, delete=_LEFT_OUT)
@@ -171,16 +171,16 @@ class QuickDecoder:
                 phases[event.cat].add(MEMORY_NAME if is_memory(event) else event.ph)
         room = len(self._types) < _MAX_CATEGORIES
         changed = False
-        for category, found in phases.items():
-            is_left_out = category in (STACK_CATEGORY, FACT_CATEGORY) or found <= FLOW_PHASES or found == {MEMORY_NAME}
+        for category, seen in phases.items():
+            is_left_out = category in (STACK_CATEGORY, FACT_CATEGORY) or seen <= FLOW_PHASES or seen == {MEMORY_NAME}
             if category in self.categories or (is_left_out if category in self._types else not room):
                 continue
             changed = True
             if category == STACK_CATEGORY and not self._stacks:
                 fields, code = _STACK, _STACKS
-            elif found <= FLOW_PHASES:
+            elif seen <= FLOW_PHASES:
                 fields, code = _FLOW, _FLOWS
-            elif found == {MEMORY_NAME}:
+            elif seen == {MEMORY_NAME}:
                 fields, code = _MEMORY, _MEMORIES
             elif category == FACT_CATEGORY:
                 fields, code = _FACT, _FACTS
@@ -429,9 +429,9 @@ def _durations(events: list[Event]) -> np.ndarray:
     # A missing dur is 0; only X events have one.
     durations = times_ns(events, or_zero([event.dur if event.ph == "X" else _ZERO for event in events]), "dur")
     if durations.min() < 0:
-        place = int(durations.argmin())
-        reason = f"has a negative dur, {shortened(bytes(events[place].dur).decode())} us"
-        raise WrongEventError(reason, events[place], place + 1)
+        row = int(durations.argmin())
+        reason = f"has a negative dur, {shortened(bytes(events[row].dur).decode())} us"
+        raise WrongEventError(reason, events[row], row + 1)
     return durations
 
 

@@ -72,9 +72,9 @@ def find_places(survey: SurveyedTrace) -> TrackTargets:
                 names[pids_by_id[pid], None] = name
         pids.append(pids_by_id[pid])
         tid = pid if tid is None else tid
-        own = pid == tid and pids[-1]  # the process's own thread
-        is_kept = own or (_kept(tid) and tid not in shared)
-        tids.append(own or (_kept(tid) if is_kept else next(made_up) if tid or pids[-1] else 0))
+        main_tid = pid == tid and pids[-1]  # the process's own thread
+        is_kept = main_tid or (_kept(tid) and tid not in shared)
+        tids.append(main_tid or (_kept(tid) if is_kept else next(made_up) if tid or pids[-1] else 0))
         if name := survey.thread_names.get(track) or (str(tid) if tids[-1] >= _FIRST_MADE_UP else ""):
             names[pids[-1], tids[-1]] = name
     lane_tids: dict[tuple[int, int], int] = {}
@@ -86,7 +86,7 @@ def find_places(survey: SurveyedTrace) -> TrackTargets:
         names[pids[track], lane_tids[track, lane]] = f"{home} (lane {lane + 1})"
     starts = zip(tracks, survey.starts_ns[on_lane].tolist(), strict=True)
     lane_starts = dict(zip(starts, lanes, strict=True))
-    names = {place: plain_text(name) for place, name in names.items()}
+    names = {thread: plain_text(name) for thread, name in names.items()}
     return TrackTargets(np.array(pids, dtype=np.int64), np.array(tids, dtype=np.int64), lane_tids, lane_starts, names)
 
 

@@ -25,19 +25,19 @@ _whole: dict[str, str] = {}
 
 
 def placed(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file here, or of one in another place, whose secrets are kept apart."""
+    """Return the path of a local file, or of a remote one without the secrets of its address."""
     text = os.fspath(path)
     if isinstance(path, Path) or not _ADDRESS.match(text):
         return Path(path)
     from urllib.parse import urlsplit, urlunsplit
 
-    parts, told = urlsplit(text), text
+    parts, shown = urlsplit(text), text
     if parts.scheme.startswith("http"):  # elsewhere `?` and `@` may be part of a name
-        told = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     # Addresses that differ in what is left out stay apart.
-    names = (told if number == 1 else f"{told}#{number}" for number in itertools.count(1))
-    place = next(name for name in names if _whole.setdefault(remote_text(Path(name)), text) == text)
-    return Path(place)
+    names = (shown if number == 1 else f"{shown}#{number}" for number in itertools.count(1))
+    path_text = next(name for name in names if _whole.setdefault(remote_text(Path(name)), text) == text)
+    return Path(path_text)
 
 
 def is_remote(path: object) -> bool:
@@ -67,14 +67,14 @@ def opened(path: Path) -> tuple[io.BufferedReader, int | None]:
 
 def digest(path: Path) -> str:
     """Return the hash of a file's bytes, as of one on this machine. Raises OSError."""
-    found = hashlib.blake2b(digest_size=32)
+    hasher = hashlib.blake2b(digest_size=32)
     try:
         with opened(path)[0] as file:
             while block := file.read(_BLOCK_BYTES):
-                found.update(block)
+                hasher.update(block)
     except (TraceError, UsageError) as error:
         raise OSError(str(error)) from error
-    return found.hexdigest()
+    return hasher.hexdigest()
 
 
 def listed(path: Path, endings: tuple[str, ...]) -> list[Path]:

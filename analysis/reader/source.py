@@ -221,13 +221,13 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[TraceSou
 
 def _within_memory(name: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the blocks. Raises TraceError before what is read takes all memory, as of a stream without an end."""
-    given, looked = 0, 0
+    read_bytes, looked = 0, 0
     for block in blocks:
-        given += len(block)
-        if given - looked >= _LOOKED_BYTES:
-            looked, left = given, available_bytes()
+        read_bytes += len(block)
+        if read_bytes - looked >= _LOOKED_BYTES:
+            looked, left = read_bytes, available_bytes()
             if left is not None and left < _LEFT_BYTES:
-                what = f"the first {bytes_text(given)} of its text leave {bytes_text(left)} of memory"
+                what = f"the first {bytes_text(read_bytes)} of its text leave {bytes_text(left)} of memory"
                 raise TraceError(f"{name} does not fit into memory: {what}", hint=MEMORY_HINT)
         yield block
 
@@ -262,9 +262,9 @@ def _refuse_others(name: str, head: bytes) -> None:
 def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterator[bytes]:
     """Yield the text of what `read` gives, in blocks.
 
-    Raises TraceError with the place of the damage, behind the rest.
+    Raises TraceError with the position of the damage, after the rest is yielded.
     """
-    taken = given = 0  # compressed bytes read, uncompressed bytes yielded
+    taken = yielded = 0  # compressed bytes read, uncompressed bytes yielded
     stream = packing.decompressor()
     pending = b""
     while True:
@@ -274,15 +274,15 @@ def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterato
             if not pending:
                 break
         try:
-            block = stream.decompress(pending, BLOCK_BYTES if given else _FIRST_BYTES)
+            block = stream.decompress(pending, BLOCK_BYTES if yielded else _FIRST_BYTES)
         except packing.error as error:
-            place = f"near byte {taken - len(pending)}, after {given} bytes of uncompressed text"
-            raise TraceError(f"{name}: damaged {packing.name} data {place}: {error}", hint=_HINT) from error
+            position = f"near byte {taken - len(pending)}, after {yielded} bytes of uncompressed text"
+            raise TraceError(f"{name}: damaged {packing.name} data {position}: {error}", hint=_HINT) from error
         pending = b""
         if block:
-            given += len(block)
-            if given > _HARMLESS_BYTES and given > taken * _MAX_RATIO:
-                what = f"{taken} bytes of {packing.name} data unpack to more than {given} bytes"
+            yielded += len(block)
+            if yielded > _HARMLESS_BYTES and yielded > taken * _MAX_RATIO:
+                what = f"{taken} bytes of {packing.name} data unpack to more than {yielded} bytes"
                 raise TraceError(f"{name}: {what}, over {_MAX_RATIO} times as many: not a trace")
             yield block
         if stream.eof:
@@ -299,8 +299,8 @@ def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterato
                 hint = "cut them off, or read what comes before them with --partial"
                 raise TraceError(f"{name}: the {packing.name} data ends at byte {end}, and {others}", hint)
             stream = packing.decompressor()
-    place = f"at byte {taken}, after {given} bytes of uncompressed text"
-    raise TraceError(f"{name}: {packing.name} data is truncated {place}", hint=_HINT)
+    position = f"at byte {taken}, after {yielded} bytes of uncompressed text"
+    raise TraceError(f"{name}: {packing.name} data is truncated {position}", hint=_HINT)
 
 
 _MOST_HEAD_BYTES = 4 << 20
@@ -363,17 +363,17 @@ def traces_in(folder: Path) -> list[Path]:
 def left_out(folder: Path, files: Sequence[Path]) -> list[str]:
     """Return remarks on files of a folder that are no traces.
 
-    They are of what is named as a trace there and is no file, too: a pipe, a link to nothing.
+    There are remarks, too, on items that have the name of a trace and are no file: a pipe, a broken link.
     """
     others = [item for item in folder.iterdir() if item.name.lower().endswith(ENDINGS)]
     others = sorted(item for item in others if not item.is_file() and not item.is_dir())
     return [
-        f"left out of {folder}: {_listed([str(item.relative_to(folder)) for item in found])} ({what})"
-        for found, what in (
+        f"left out of {folder}: {_listed([str(item.relative_to(folder)) for item in group])} ({what})"
+        for group, what in (
             (files, "not a trace" if len(files) == 1 else "not traces"),
             (others, "no regular file" if len(others) == 1 else "no regular files"),
         )
-        if found
+        if group
     ]
 
 

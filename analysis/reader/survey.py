@@ -100,7 +100,7 @@ def survey(
     most_stacks: Python stacks are kept beside, unless there are more; None: they are fed. keys: the other top-level
     keys of the file, which are known behind its parts.
     """
-    found = SurveyedTrace()
+    trace = SurveyedTrace()
     kept: list[TracePart] = []
     tracks = numbered()
     read = stacks = unread = 0
@@ -108,99 +108,99 @@ def survey(
         read += part.events
         stacks += part.stacks
         if part.unread:
-            found.not_read.update(part.unread)
-            unread = found.not_read.total()
-        found.memory_events += part.memory
-        found.has_open_slices |= part.open_slices
-        found.long_names += part.long_names
+            trace.not_read.update(part.unread)
+            unread = trace.not_read.total()
+        trace.memory_events += part.memory
+        trace.has_open_slices |= part.open_slices
+        trace.long_names += part.long_names
         for kind, pid, tid, name in part.names:
-            found.long_names += len(name) > MOST_CHARACTERS
+            trace.long_names += len(name) > MOST_CHARACTERS
             if kind == "thread_name":
-                found.thread_names[tracks[_bounded_id(pid), _bounded_id(tid)]] = bounded(name)
+                trace.thread_names[tracks[_bounded_id(pid), _bounded_id(tid)]] = bounded(name)
             else:
-                found.process_names[_bounded_id(pid)] = bounded(name)
+                trace.process_names[_bounded_id(pid)] = bounded(name)
         if len(part.starts):
             kept.append(part)
         if unread > MAX_UNREAD and 2 * unread > read:
             what = f"{unread:,} of its first {read:,} events are of no known kind (ph): not a trace"
             raise TraceError(f"{path}: {what}", hint=CHROME_HINT)
-    found.starts_ns = starts = _joined(kept, "starts", np.int64)
-    found.durations_ns = _joined(kept, "durations", np.int64)
-    exported = found.exported = _exported(path, keys or {})
+    trace.starts_ns = starts = _joined(kept, "starts", np.int64)
+    trace.durations_ns = _joined(kept, "durations", np.int64)
+    exported = trace.exported = _exported(path, keys or {})
     homes = {(pid, tid): (pid, home) for pid, tid, home in exported.lanes}
-    found.labels, found.label_of, found.tracks, long_names = _labelled(kept, tracks, homes)
-    found.long_names += long_names
-    found.track_ids = list(tracks)
-    found.correlations = _joined(kept, "correlations", np.int64)
-    found.drafts = [part.text for part in kept if part.text]
+    trace.labels, trace.label_of, trace.tracks, long_names = _labelled(kept, tracks, homes)
+    trace.long_names += long_names
+    trace.track_ids = list(tracks)
+    trace.correlations = _joined(kept, "correlations", np.int64)
+    trace.drafts = [part.text for part in kept if part.text]
     if most_stacks is not None:
-        stacks += _set_stacks_aside(found, most_stacks if not stacks else 0)
-        starts = found.starts_ns
-    found.origin_ns = int(starts.min()) if len(starts) else 0
-    _check_span(path, starts, found.durations_ns, found.origin_ns)
-    starts -= found.origin_ns
-    found.stacks[2:] -= found.origin_ns
-    found.origin_ns += exported.origin_ns
-    ends = starts + found.durations_ns
+        stacks += _set_stacks_aside(trace, most_stacks if not stacks else 0)
+        starts = trace.starts_ns
+    trace.origin_ns = int(starts.min()) if len(starts) else 0
+    _check_span(path, starts, trace.durations_ns, trace.origin_ns)
+    starts -= trace.origin_ns
+    trace.stacks[2:] -= trace.origin_ns
+    trace.origin_ns += exported.origin_ns
+    ends = starts + trace.durations_ns
     complete: Counter[str] = Counter({STACK_CATEGORY: stacks})
     slices: Counter[str] = Counter()
-    counts = np.bincount(found.label_of, minlength=len(found.labels)).tolist()
-    for index, (label, count) in enumerate(zip(found.labels, counts, strict=True)):
+    counts = np.bincount(trace.label_of, minlength=len(trace.labels)).tolist()
+    for index, (label, count) in enumerate(zip(trace.labels, counts, strict=True)):
         category, phase = str(label.category), label.phase  # an event without one counts under 'None'
         fed = fed_category(label.category, phase, label.name)
         if phase == "X":
             complete[category] += count
             if fed in KNOWN and fed != category:
-                found.read_as.setdefault(category, Counter())[fed] += count
+                trace.read_as.setdefault(category, Counter())[fed] += count
         if phase in SLICE_PHASES:
             slices[shown_category(fed)] += count
             if fed in INCOMPLETE or (phase == "X" and fed not in KNOWN):
-                found.not_read[category] += count
-        found.labels[index] = label if fed == label.category else label._replace(category=fed)
-    found.events_by_category = dict(sorted((+complete).items()))
-    found.expected_slices = dict(slices)
-    found.order = time_order(starts, ends)
-    found.lanes = np.zeros(len(starts), dtype=np.int32)
-    is_complete = found.has_label(label.phase == "X" for label in found.labels)
+                trace.not_read[category] += count
+        trace.labels[index] = label if fed == label.category else label._replace(category=fed)
+    trace.events_by_category = dict(sorted((+complete).items()))
+    trace.expected_slices = dict(slices)
+    trace.order = time_order(starts, ends)
+    trace.lanes = np.zeros(len(starts), dtype=np.int32)
+    is_complete = trace.has_label(label.phase == "X" for label in trace.labels)
     # An annotation that ends in a function moves: else what runs in the rest of that function would not be in it.
-    annotation, function = (found.has_label(label.category == kind for label in found.labels) for kind in _MOVES_FOR)
-    order = found.order[is_complete[found.order]]
-    deep = assign_lanes(found.lanes, order, found.tracks, starts, ends, kinds=(annotation, function))
+    annotation, function = (trace.has_label(label.category == kind for label in trace.labels) for kind in _MOVES_FOR)
+    order = trace.order[is_complete[trace.order]]
+    deep = assign_lanes(trace.lanes, order, trace.tracks, starts, ends, kinds=(annotation, function))
     if len(deep):
-        is_host = found.has_label(label.category in _HOST_CATEGORIES for label in found.labels)
-        found.deep_events = len(np.unique(deep[is_host[deep]]))
+        is_host = trace.has_label(label.category in _HOST_CATEGORIES for label in trace.labels)
+        trace.deep_events = len(np.unique(deep[is_host[deep]]))
     return_freed()  # the arrays of the parts lay between kinds, which stay
-    return found
+    return trace
 
 
-def _set_stacks_aside(found: SurveyedTrace, most: int) -> int:
+def _set_stacks_aside(trace: SurveyedTrace, most: int) -> int:
     """Take the Python stacks out of what is fed, and keep them unless there are more than `most`.
 
     Returns how many complete events it took. Those that mark phases are fed too.
     """
-    is_label = np.array([label.category == STACK_CATEGORY for label in found.labels], dtype=np.bool_)
-    is_stack = is_label[found.label_of] if len(is_label) else np.empty(0, dtype=np.bool_)
+    is_label = np.array([label.category == STACK_CATEGORY for label in trace.labels], dtype=np.bool_)
+    is_stack = is_label[trace.label_of] if len(is_label) else np.empty(0, dtype=np.bool_)
     count = int(is_stack.sum())
     if not count:
         return 0
-    is_label &= [not is_mark(label.name) for label in found.labels]
-    ends = found.starts_ns + found.durations_ns
+    is_label &= [not is_mark(label.name) for label in trace.labels]
+    ends = trace.starts_ns + trace.durations_ns
     if count <= most:
-        order = time_order(found.starts_ns, ends)
+        order = time_order(trace.starts_ns, ends)
         order = order[is_stack[order]]  # functions nest, whatever other slices partly overlap them
-        lanes = np.zeros(len(found.starts_ns), dtype=np.int32)
-        assign_lanes(lanes, order, found.tracks, found.starts_ns, ends, deepest=2 * len(order) + 2)
+        lanes = np.zeros(len(trace.starts_ns), dtype=np.int32)
+        assign_lanes(lanes, order, trace.tracks, trace.starts_ns, ends, deepest=2 * len(order) + 2)
         kept = is_stack & (lanes == 0)
-        texts = {text: number for number, text in enumerate(sorted({plain_text(x.name or "") for x in found.labels}))}
-        name_of = np.array([texts[plain_text(label.name or "")] for label in found.labels])
-        found.stack_names = list(texts)
-        found.stacks = np.array([name_of[found.label_of[kept]], found.tracks[kept], found.starts_ns[kept], ends[kept]])
-    fed = ~is_label[found.label_of]
-    taken = ~fed & found.has_label(label.phase == "X" for label in found.labels)
+        texts = {text: number for number, text in enumerate(sorted({plain_text(x.name or "") for x in trace.labels}))}
+        name_of = np.array([texts[plain_text(label.name or "")] for label in trace.labels])
+        trace.stack_names = list(texts)
+        trace.stacks = np.array([name_of[trace.label_of[kept]], trace.tracks[kept], trace.starts_ns[kept], ends[kept]])
+    fed = ~is_label[trace.label_of]
+    taken = ~fed & trace.has_label(label.phase == "X" for label in trace.labels)
     for name in ("starts_ns", "durations_ns", "tracks", "label_of", "correlations"):
-        setattr(found, name, getattr(found, name)[fed])
-    found.label_of = (np.cumsum(~is_label) - 1).astype(np.int32)[found.label_of]
-    found.labels = [label for label, left in zip(found.labels, ~is_label, strict=True) if left]
+        setattr(trace, name, getattr(trace, name)[fed])
+    trace.label_of = (np.cumsum(~is_label) - 1).astype(np.int32)[trace.label_of]
+    trace.labels = [label for label, left in zip(trace.labels, ~is_label, strict=True) if left]
     return int(taken.sum())
 
 

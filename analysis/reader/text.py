@@ -87,36 +87,36 @@ def _plain_value(value: Any) -> Any:
 
 
 def _changed(text: bytes) -> np.ndarray:
-    """Whether the engine would change something at each byte of JSON lines; other long numbers are among it."""
+    """Return whether the engine may change each byte of JSON lines; bytes of other long numbers are marked too."""
     padding = np.zeros(_PADDING, dtype=np.uint8)
     data = np.concatenate([padding, np.frombuffer(text, dtype=np.uint8), padding])
     is_digit = (data - _ZERO) < 10  # uint8: smaller characters wrap around
-    found = np.zeros(len(data), dtype=bool)
+    is_changed = np.zeros(len(data), dtype=bool)
     if b"\\" in text:
-        np.logical_and(data[:-1] == _BACKSLASH, data[1:] != _QUOTE, out=found[:-1])
-    found[_wide_integers(is_digit)] = found[_huge_floats(data, is_digit)] = True
-    return found[_PADDING:-_PADDING]
+        np.logical_and(data[:-1] == _BACKSLASH, data[1:] != _QUOTE, out=is_changed[:-1])
+    is_changed[_wide_integers(is_digit)] = is_changed[_huge_floats(data, is_digit)] = True
+    return is_changed[_PADDING:-_PADDING]
 
 
 def _huge_floats(data: np.ndarray, is_digit: np.ndarray) -> np.ndarray:
-    """Numbers with an exponent of three digits or more; those that pass 1e308 with fewer are found by their digits."""
-    places = np.flatnonzero((data | _LOWER_CASE) == ord("e"))
-    places = places[is_digit[places - 1]]
-    first = places + 1 + (data[places + 1] == ord("+"))
-    found: np.ndarray = places[is_digit[first] & is_digit[first + 1] & is_digit[first + 2]]
-    return found
+    """Return the exponents of three digits or more; numbers that pass 1e308 with fewer show it by their digits."""
+    exponents = np.flatnonzero((data | _LOWER_CASE) == ord("e"))
+    exponents = exponents[is_digit[exponents - 1]]
+    first = exponents + 1 + (data[exponents + 1] == ord("+"))
+    huge: np.ndarray = exponents[is_digit[first] & is_digit[first + 1] & is_digit[first + 2]]
+    return huge
 
 
 def _wide_integers(is_digit: np.ndarray) -> np.ndarray:
     """Return runs of 19 digits or more; quicker than a search by a pattern."""
     stops = is_digit[::_STRIDE]
-    places = np.flatnonzero(stops[:-1] & stops[1:]) * _STRIDE
+    starts = np.flatnonzero(stops[:-1] & stops[1:]) * _STRIDE
     for offset in (4, 2, 6, 1, 3, 5, 7, 8):
-        places = places[is_digit[places + offset]]
-    length = np.full(len(places), _STRIDE + 1)
-    for begin, step in ((places, -1), (places + _STRIDE, 1)):
-        inside = np.ones(len(places), dtype=bool)
+        starts = starts[is_digit[starts + offset]]
+    length = np.full(len(starts), _STRIDE + 1)
+    for begin, step in ((starts, -1), (starts + _STRIDE, 1)):
+        inside = np.ones(len(starts), dtype=bool)
         for distance in range(1, _STRIDE + 1):
             inside &= is_digit[begin + step * distance]
             length += inside
-    return places[length >= _WIDE_DIGITS]
+    return starts[length >= _WIDE_DIGITS]

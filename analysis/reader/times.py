@@ -15,7 +15,7 @@ _MAX_DECIMALS = 3
 
 
 def nanoseconds(texts: Sequence[bytes]) -> np.ndarray:
-    """int64 nanoseconds of numbers of microseconds, each as its JSON text (`1.5`, `"1.5"`, `15e-1`).
+    """Return the int64 nanoseconds of numbers of microseconds, each as its JSON text (`1.5`, `"1.5"`, `15e-1`).
 
     Rounds half to even beyond three decimals. Raises ValueError(reason, position in `texts`).
     """
@@ -44,10 +44,10 @@ def nanoseconds(texts: Sequence[bytes]) -> np.ndarray:
     if not plain:
         return _one_by_one(texts)
     numbers = np.repeat(np.arange(len(commas)), commas - starts + 1)
-    places = points[numbers] - np.arange(len(text))  # 1 at the unit digit, 0 at the point
-    places = np.where(places > 0, places - 1, places) + _MAX_DECIMALS
+    exponents = points[numbers] - np.arange(len(text))  # 1 at the unit digit, 0 at the point
+    exponents = np.where(exponents > 0, exponents - 1, exponents) + _MAX_DECIMALS
     powers = 10 ** np.arange(_MAX_DIGITS + 1 + _MAX_DECIMALS, dtype=np.int64)
-    parts = np.where(is_digit, text.astype(np.int64) - _ZERO, 0) * powers[places * is_digit]
+    parts = np.where(is_digit, text.astype(np.int64) - _ZERO, 0) * powers[exponents * is_digit]
     result = np.add.reduceat(parts, starts)
     return result if result.min() >= 0 else _one_by_one(texts)  # it passed int64
 
@@ -71,9 +71,9 @@ def _of_one_layout(texts: Sequence[bytes]) -> np.ndarray | None:
 
 @functools.lru_cache(maxsize=256)
 def _powers(width: int, point: int) -> np.ndarray:
-    """Return what a digit at each place of a number counts in ns, int64; 0 at the point and behind the last digit."""
-    places = [*range(_MAX_DECIMALS + point - 1, _MAX_DECIMALS - 1, -1), *range(_MAX_DECIMALS - 1, -1, -1)]
-    powers = [10**place for place in places]
+    """Return the value in ns of each digit of a number, int64; 0 at the point and behind the last digit."""
+    exponents = [*range(_MAX_DECIMALS + point - 1, _MAX_DECIMALS - 1, -1), *range(_MAX_DECIMALS - 1, -1, -1)]
+    powers = [10**exponent for exponent in exponents]
     return np.array([*powers[:point], 0, *powers[point : width - 2], 0], dtype=np.int64)
 
 

@@ -39,19 +39,19 @@ _RANK = {name: rank for rank, name in enumerate((*_ORDER, "double"))}
 def work_of(operator: str, operands: Operands, listed_bytes: int | None = None) -> LeastWork | None:
     """Return the least work of a call with these arguments; None without a formula for the operator, or without shapes.
 
-    listed_bytes: of an element of listed tensors, whose type is not recorded.
+    listed_bytes: bytes of an element of listed tensors, whose type is not recorded.
     """
     if (formula := FORMULAS.get(operator) or _by_prefix(operator)) is None:
         return None
     try:
         if operator in LISTED:
-            found = None if listed_bytes is None else _cat(operands, listed_bytes)
+            work = None if listed_bytes is None else _cat(operands, listed_bytes)
         else:
-            found = formula(operands)
+            work = formula(operands)
     # Other arguments than the operator has, or without shapes or types.
     except (IndexError, KeyError, ValueError, ZeroDivisionError):
         return None
-    return None if found is None or max(found.flops or 0, found.bytes) >= _MOST else found
+    return None if work is None or max(work.flops or 0, work.bytes) >= _MOST else work
 
 
 # What reads and writes each element once
@@ -62,14 +62,14 @@ def _wider(types: Iterable[str]) -> str:
 
 
 def _result_type(operands: Operands) -> str:
-    """By torch's promotion: numbers in tensors of no dimension count only where they are of a higher kind."""
+    """Return the type by torch's promotion: tensors without dimensions count only if they are of a higher kind."""
     tensors = [item for item in operands if item.is_tensor]
     full = [item.type for item in tensors if item.shape] or [item.type for item in tensors]
-    found = _wider(full)
+    widest = _wider(full)
     # A Python float beside integers makes the default type.
-    if found not in _FLOATS and any(item.type in _FLOATS for item in tensors):
+    if widest not in _FLOATS and any(item.type in _FLOATS for item in tensors):
         return "float"
-    return found
+    return widest
 
 
 def _broadcast(shapes: Iterable[tuple[int, ...]]) -> int:
@@ -85,7 +85,7 @@ def _broadcast(shapes: Iterable[tuple[int, ...]]) -> int:
 
 
 def _pointwise(out: str | None = None, *, in_place: bool = False, floating: bool = False, flops: int = 1) -> Formula:
-    """out: the type of the result, where it is not that of the arguments. floating: integers give floats."""
+    """Return a formula. out: the type of the result, if not that of the arguments. floating: integers give floats."""
 
     def formula(operands: Operands) -> LeastWork:
         tensors = [item for item in operands if item.is_tensor]
@@ -100,13 +100,13 @@ def _pointwise(out: str | None = None, *, in_place: bool = False, floating: bool
 
 
 def _copy(operands: Operands) -> LeastWork:
-    """copy_(out, from)."""
-    out, given = operands[:2]
-    return LeastWork(COPY, None, given.bytes, out.elements * out.element_bytes)
+    """Return the least work of `copy_(out, source)`."""
+    out, source = operands[:2]
+    return LeastWork(COPY, None, source.bytes, out.elements * out.element_bytes)
 
 
 def _cat(operands: Operands, element_bytes: int = 0) -> LeastWork:
-    """cat(tensors, dim)."""
+    """Return the least work of `cat(tensors, dim)`."""
     count = sum(map(math.prod, operands[0].parts)) * element_bytes
     if not count:
         raise ValueError("the type of the tensors is not recorded")
@@ -130,86 +130,86 @@ def _where(operands: Operands) -> LeastWork:
 
 
 def _layer_norm(operands: Operands) -> LeastWork:
-    """native_layer_norm(x, shape, weight, bias, eps), and others with the same arguments behind the first."""
-    given = operands[0]
+    """Return the least work of `native_layer_norm(x, shape, weight, bias, eps)`, and others with the same weights."""
+    x = operands[0]
     weights = sum(item.bytes for item in operands[1:] if item.is_tensor)
-    return LeastWork(NORM, None, given.bytes + weights, given.bytes, must_bytes=weights)
+    return LeastWork(NORM, None, x.bytes + weights, x.bytes, must_bytes=weights)
 
 
 def _norm_backward(operands: Operands) -> LeastWork:
-    """Gradient and input first, in any order: both are read, and a gradient is written."""
+    """Return the least work of a norm's backward: it reads gradient and input, the first two, and writes a gradient."""
     first, second = operands[:2]
     return LeastWork(NORM, None, first.bytes + second.bytes, first.bytes)
 
 
 def _norm_into(operands: Operands) -> LeastWork:
-    """rms_norm(out, x, weight, eps)."""
-    out, given, weight = operands[:3]
-    return LeastWork(NORM, None, given.bytes + weight.bytes, out.bytes, must_bytes=weight.bytes)
+    """Return the least work of `rms_norm(out, x, weight, eps)`."""
+    out, x, weight = operands[:3]
+    return LeastWork(NORM, None, x.bytes + weight.bytes, out.bytes, must_bytes=weight.bytes)
 
 
 def _add_norm(operands: Operands) -> LeastWork:
-    """fused_add_rms_norm(x, residual, weight, eps): both are read and written."""
-    given, residual, weight = operands[:3]
-    both = given.bytes + residual.bytes
+    """Return the least work of `fused_add_rms_norm(x, residual, weight, eps)`: it reads and writes x and residual."""
+    x, residual, weight = operands[:3]
+    both = x.bytes + residual.bytes
     return LeastWork(NORM, None, both + weight.bytes, both, must_bytes=weight.bytes)
 
 
 def _gated(operands: Operands) -> LeastWork:
-    """silu_and_mul(out, x): twice as many elements in as out."""
-    out, given = operands[:2]
-    if given.elements != 2 * out.elements:
+    """Return the least work of `silu_and_mul(out, x)`: it reads twice as many elements as it writes."""
+    out, x = operands[:2]
+    if x.elements != 2 * out.elements:
         raise ValueError("not one gate for each element")
-    return LeastWork(POINTWISE, None, given.bytes, out.bytes)
+    return LeastWork(POINTWISE, None, x.bytes, out.bytes)
 
 
 def _rotary(operands: Operands) -> LeastWork:
-    """rotary_embedding(positions, query, key, head_size, cos_sin, ...): query and key are read and written."""
+    """Return the work of `rotary_embedding(positions, query, key, head_size, cos_sin, ...)`: both change."""
     positions, *turned = operands[:3]
     both = sum(item.bytes for item in turned)
     return LeastWork(POINTWISE, None, both + positions.bytes, both)
 
 
 def _into_cache(operands: Operands) -> LeastWork:
-    """reshape_and_cache_flash(key, value, key_cache, value_cache, slots, ...): rows of the cache are written."""
+    """Return the work of `reshape_and_cache_flash(key, value, key_cache, value_cache, slots, ...)`: it writes rows."""
     key, value, key_cache = operands[:3]
     return LeastWork(COPY, None, key.bytes + value.bytes, (key.elements + value.elements) * key_cache.element_bytes)
 
 
 def _add_norm_into(operands: Operands) -> LeastWork:
-    """add_rmsnorm(out, x, residual, new residual, weight, eps)."""
-    out, given, residual, new, weight = operands[:5]
-    read = given.bytes + residual.bytes + weight.bytes
+    """Return the least work of `add_rmsnorm(out, x, residual, new residual, weight, eps)`."""
+    out, x, residual, new, weight = operands[:5]
+    read = x.bytes + residual.bytes + weight.bytes
     return LeastWork(NORM, None, read, out.bytes + new.bytes, must_bytes=weight.bytes)
 
 
 def _quantized(operands: Operands) -> LeastWork:
-    """static_scaled_fp8_quant(out, x, scale)."""
-    out, given = operands[:2]
-    return LeastWork(POINTWISE, given.elements, given.bytes, out.bytes)
+    """Return the least work of `static_scaled_fp8_quant(out, x, scale)`."""
+    out, x = operands[:2]
+    return LeastWork(POINTWISE, x.elements, x.bytes, out.bytes)
 
 
 def _softmax(operands: Operands) -> LeastWork:
     """Return the least work of `_softmax(x, dim, half_to_float)`."""
-    given = operands[0]
-    wide = 4 if operands[2].value.lower() == "true" else given.element_bytes
-    return LeastWork(SOFTMAX, None, given.bytes, given.elements * wide)
+    x = operands[0]
+    wide = 4 if operands[2].value.lower() == "true" else x.element_bytes
+    return LeastWork(SOFTMAX, None, x.bytes, x.elements * wide)
 
 
 def _reduction(dim: int | None = 1, out: str | None = None, pairs: bool = False) -> Formula:
-    """dim: the place of the dimensions that go; all go where it names none. pairs: with the place of what is found."""
+    """Return the formula of a reduction over the dimensions in argument `dim`, or over all. pairs: with indices."""
 
     def formula(operands: Operands) -> LeastWork:
-        given = operands[0]
-        asked = operands[dim].numbers() if dim is not None and len(operands) > dim else ()
-        kept = list(given.shape)
-        for place in asked:
-            kept[place] = 1
-        count = math.prod(kept) if asked else 1
-        size = ELEMENT_BYTES[out] if out else given.element_bytes
-        if pairs and asked:
+        x = operands[0]
+        dims = operands[dim].numbers() if dim is not None and len(operands) > dim else ()
+        kept = list(x.shape)
+        for index in dims:
+            kept[index] = 1
+        count = math.prod(kept) if dims else 1
+        size = ELEMENT_BYTES[out] if out else x.element_bytes
+        if pairs and dims:
             size += _INDEX_BYTES
-        return LeastWork(REDUCTION, given.elements, given.bytes, count * size)
+        return LeastWork(REDUCTION, x.elements, x.bytes, count * size)
 
     return formula
 
@@ -218,64 +218,64 @@ def _reduction(dim: int | None = 1, out: str | None = None, pairs: bool = False)
 
 
 def _index_fill(operands: Operands) -> LeastWork:
-    """index_fill_(self, dim, index, value): one number into the places that the index names."""
-    given, dim, index = operands[:3]
-    (place,) = dim.numbers()
-    count = given.elements // given.shape[place] * index.elements
-    return LeastWork(POINTWISE, None, index.bytes, count * ELEMENT_BYTES[given.type])
+    """Return the least work of `index_fill_(target, dim, index, value)`: it writes one number at the given indices."""
+    target, dim, index = operands[:3]
+    (axis,) = dim.numbers()
+    count = target.elements // target.shape[axis] * index.elements
+    return LeastWork(POINTWISE, None, index.bytes, count * ELEMENT_BYTES[target.type])
 
 
 def _index_copy(operands: Operands) -> LeastWork:
-    """index_copy_(self, dim, index, source)."""
-    given, _, index, source = operands[:4]
-    return LeastWork(COPY, None, source.bytes + index.bytes, source.elements * given.element_bytes)
+    """Return the least work of `index_copy_(target, dim, index, source)`."""
+    target, _, index, source = operands[:4]
+    return LeastWork(COPY, None, source.bytes + index.bytes, source.elements * target.element_bytes)
 
 
 def _index_select(operands: Operands) -> LeastWork:
-    """index_select(table, dim, index)."""
+    """Return the least work of `index_select(table, dim, index)`."""
     table, dim, index = operands[:3]
-    (place,) = dim.numbers()
-    count = table.elements // table.shape[place] * index.elements * table.element_bytes
+    (axis,) = dim.numbers()
+    count = table.elements // table.shape[axis] * index.elements * table.element_bytes
     return LeastWork(LOOKUP, None, count + index.bytes, count, must_bytes=count)
 
 
 def _embedding(operands: Operands) -> LeastWork:
-    """embedding(table, index, ...)."""
+    """Return the least work of `embedding(table, index, ...)`."""
     table, index = operands[:2]
     count = index.elements * table.shape[-1] * table.element_bytes
     return LeastWork(LOOKUP, None, count + index.bytes, count, must_bytes=count)
 
 
 def _gather(operands: Operands) -> LeastWork:
-    """gather(x, dim, index)."""
-    given, _, index = operands[:3]
-    count = index.elements * given.element_bytes
+    """Return the least work of `gather(x, dim, index)`."""
+    x, _, index = operands[:3]
+    count = index.elements * x.element_bytes
     return LeastWork(LOOKUP, None, count + index.bytes, count)
 
 
 def _sort(operands: Operands) -> LeastWork:
-    (given, *_) = [item for item in operands if item.is_tensor]
-    return LeastWork(CHOICE, None, given.bytes, given.elements * (given.element_bytes + _INDEX_BYTES))
+    (x, *_) = [item for item in operands if item.is_tensor]
+    return LeastWork(CHOICE, None, x.bytes, x.elements * (x.element_bytes + _INDEX_BYTES))
 
 
 def _topk(operands: Operands) -> LeastWork:
-    """topk(x, k, dim, ...)."""
-    given = operands[0]
-    ((count,), (place,)) = operands[1].numbers(), operands[2].numbers()
-    found = given.elements // given.shape[place] * count
-    return LeastWork(CHOICE, None, given.bytes, found * (given.element_bytes + _INDEX_BYTES))
+    """Return the least work of `topk(x, k, dim, ...)`."""
+    x = operands[0]
+    ((count,), (axis,)) = operands[1].numbers(), operands[2].numbers()
+    chosen = x.elements // x.shape[axis] * count
+    return LeastWork(CHOICE, None, x.bytes, chosen * (x.element_bytes + _INDEX_BYTES))
 
 
 def _scan(operands: Operands) -> LeastWork:
-    """cumsum(x, dim, dtype): integers give 64 bits."""
-    given = operands[0]
-    wide = given.element_bytes if given.type in _FLOATS else _INDEX_BYTES
-    return LeastWork(CHOICE, None, given.bytes, given.elements * wide)
+    """Return the least work of `cumsum(x, dim, dtype)`: sums of integers have 64 bits."""
+    x = operands[0]
+    wide = x.element_bytes if x.type in _FLOATS else _INDEX_BYTES
+    return LeastWork(CHOICE, None, x.bytes, x.elements * wide)
 
 
 def _multinomial(operands: Operands) -> LeastWork:
-    given = operands[0]
-    return LeastWork(CHOICE, None, given.bytes, given.elements // given.shape[-1] * _INDEX_BYTES)
+    x = operands[0]
+    return LeastWork(CHOICE, None, x.bytes, x.elements // x.shape[-1] * _INDEX_BYTES)
 
 
 def _touched(operands: Operands) -> LeastWork:
@@ -294,20 +294,20 @@ _TRUTH = "eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan
 
 
 def _declared() -> dict[str, Formula]:
-    found: dict[str, Formula] = {}
+    formulas: dict[str, Formula] = {}
     for names, out, floating in ((_SAME, None, False), (_FLOATING, None, True), (_TRUTH, "bool", False)):
         for name in names.split():
-            found[name] = _pointwise(out, floating=floating)
-            found[f"{name}_"] = _pointwise(in_place=True)
-    found |= {
-        "mm": lambda given: product(given[0], given[1]),
-        "bmm": lambda given: product(given[0], given[1]),
-        "_int_mm": lambda given: product(given[0], given[1], out_bytes=4),
-        "addmm": lambda given: product(given[1], given[2], given[:1]),
-        "addmm_": lambda given: product(given[1], given[2], given[:1]),
-        "_addmm_activation": lambda given: product(given[1], given[2], given[:1]),
-        "baddbmm": lambda given: product(given[1], given[2], given[:1]),
-        "baddbmm_": lambda given: product(given[1], given[2], given[:1]),
+            formulas[name] = _pointwise(out, floating=floating)
+            formulas[f"{name}_"] = _pointwise(in_place=True)
+    formulas |= {
+        "mm": lambda operands: product(operands[0], operands[1]),
+        "bmm": lambda operands: product(operands[0], operands[1]),
+        "_int_mm": lambda operands: product(operands[0], operands[1], out_bytes=4),
+        "addmm": lambda operands: product(operands[1], operands[2], operands[:1]),
+        "addmm_": lambda operands: product(operands[1], operands[2], operands[:1]),
+        "_addmm_activation": lambda operands: product(operands[1], operands[2], operands[:1]),
+        "baddbmm": lambda operands: product(operands[1], operands[2], operands[:1]),
+        "baddbmm_": lambda operands: product(operands[1], operands[2], operands[:1]),
         "_scaled_mm": scaled,
         "linear": linear,
         "cudnn_convolution": convolution(2, 5, (0, 1, 2)),
@@ -383,7 +383,7 @@ def _declared() -> dict[str, Formula]:
     for library in ("_C", "sgl_kernel"):
         engines |= {f"{library}::{name}_and_mul": _gated for name in ("silu", "gelu", "gelu_tanh")}
         engines[f"{library}::rotary_embedding"] = _rotary
-    return {**{f"aten::{name}": formula for name, formula in found.items()}, **engines}
+    return {**{f"aten::{name}": formula for name, formula in formulas.items()}, **engines}
 
 
 FORMULAS = _declared()

@@ -28,10 +28,10 @@ class Needs(NamedTuple):
 
 
 def needs_of(resolved: Mapping[str, object]) -> Needs | None:
-    """Of a manifest's `resolved`; None where it lacks the model's size, or has numbers of another type."""
+    """Return the memory needs by a manifest's `resolved`; None without the model's size, or with wrong types."""
 
     def number(name: str) -> int | None:
-        return found if isinstance(found := resolved.get(name), int) else None
+        return value if isinstance(value := resolved.get(name), int) else None
 
     size = _ITEM_BYTES.get(str(resolved.get("dtype")).removeprefix("torch."))
     parameters, width = number("parameters"), number("logits_width")

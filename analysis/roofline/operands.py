@@ -80,31 +80,31 @@ class Operand(NamedTuple):
 
         Raises ValueError where one is not whole.
         """
-        found = [item.strip() for item in self.value.strip("[] ").split(",") if item.strip()]
-        if not all(map(_WHOLE.fullmatch, found)):
+        words = [item.strip() for item in self.value.strip("[] ").split(",") if item.strip()]
+        if not all(map(_WHOLE.fullmatch, words)):
             raise ValueError(f"{self.value[:80]!r} is no list of whole numbers")
-        return tuple(map(int, found))
+        return tuple(map(int, words))
 
 
 Operands = tuple[Operand, ...]
 
 
 def read_operands(engine: TraceProcessor, wanted: Collection[int]) -> dict[int, Operands]:
-    """Return the arguments of these operators, by slice; of those whose shapes were recorded (record_shapes=True).
+    """Return the arguments, by slice, of those of these operators whose shapes were recorded (record_shapes=True).
 
-    One with a size that no tensor has counts as one without shapes. The trace must be loaded with all arguments.
+    An operator with a size that no tensor can have is left out too. The trace must be loaded with all arguments.
     """
-    found: defaultdict[int, defaultdict[tuple[str, int], list[tuple[tuple[int, ...], int | str]]]]
-    found, wanted = defaultdict(lambda: defaultdict(list)), frozenset(wanted)
+    recorded: defaultdict[int, defaultdict[tuple[str, int], list[tuple[tuple[int, ...], int | str]]]]
+    recorded, wanted = defaultdict(lambda: defaultdict(list)), frozenset(wanted)
     for slice_id, key, number, text in query_rows(engine, _ARGUMENTS)[1]:
         if slice_id in wanted and (match := _KEY.fullmatch(key)):
             first, *rest = (int(part) for part in re.findall(r"\d+", match[2]))
-            found[slice_id][match[1], first].append((tuple(rest), text if number is None else number))
-    made: dict[int, Operands] = {}
-    for slice_id, arguments in found.items():
+            recorded[slice_id][match[1], first].append((tuple(rest), text if number is None else number))
+    operands: dict[int, Operands] = {}
+    for slice_id, arguments in recorded.items():
         with suppress(ValueError):
-            made[slice_id] = _operands(arguments)
-    return made
+            operands[slice_id] = _operands(arguments)
+    return operands
 
 
 def arguments_text(operands: Operands) -> str:
@@ -114,23 +114,23 @@ def arguments_text(operands: Operands) -> str:
 
 
 def _operands(arguments: dict[tuple[str, int], list[tuple[tuple[int, ...], int | str]]]) -> Operands:
-    """Raise ValueError where a size is none."""
-    made = []
-    for place in range(1 + max(place for _, place in arguments)):
-        type_ = next((str(value) for _, value in arguments.get(("Input type", place), ())), "")
-        sizes = arguments.get(("Input Dims", place), [])
-        value = next((str(value) for _, value in arguments.get(("Concrete Inputs", place), ())), "")
+    """Return the operands of a call. Raises ValueError for a size that no tensor can have."""
+    operands = []
+    for index in range(1 + max(index for _, index in arguments)):
+        type_ = next((str(value) for _, value in arguments.get(("Input type", index), ())), "")
+        sizes = arguments.get(("Input Dims", index), [])
+        value = next((str(value) for _, value in arguments.get(("Concrete Inputs", index), ())), "")
         if type_ == _LIST or any(len(where) > 1 for where, _ in sizes):
             parts: defaultdict[int, list[int]] = defaultdict(list)
             for where, size in sizes:
                 parts[where[0]].append(_size(size))
-            made.append(Operand(_LIST, parts=tuple(tuple(parts[part]) for part in sorted(parts))))
+            operands.append(Operand(_LIST, parts=tuple(tuple(parts[part]) for part in sorted(parts))))
         else:
-            strides = (_size(stride) for _, stride in arguments.get(("Input Strides", place), ()))
-            made.append(Operand(type_, tuple(_size(size) for _, size in sizes), tuple(strides), value))
-        if any(math.prod(filter(None, shape)) > _MOST_ELEMENTS for shape in (made[-1].shape, *made[-1].parts)):
+            strides = (_size(stride) for _, stride in arguments.get(("Input Strides", index), ()))
+            operands.append(Operand(type_, tuple(_size(size) for _, size in sizes), tuple(strides), value))
+        if any(math.prod(filter(None, shape)) > _MOST_ELEMENTS for shape in (operands[-1].shape, *operands[-1].parts)):
             raise ValueError("more elements than a tensor can have")
-    return tuple(made)
+    return tuple(operands)
 
 
 def _size(value: int | str) -> int:

@@ -87,8 +87,8 @@ def peaks_of(name: str | None, given: Sequence[str] = ()) -> Peaks:
 
     Peaks without figures for a device that is not known. Raises UsageError where one that is given cannot be read.
     """
-    known = next((peaks for pattern, peaks in DEVICES if name is not None and fnmatchcase(name, pattern)), None)
-    tflops, memory = (dict(known.tflops), known.memory_tbps) if known else ({}, None)
+    listed = next((peaks for pattern, peaks in DEVICES if name is not None and fnmatchcase(name, pattern)), None)
+    tflops, memory = (dict(listed.tflops), listed.memory_tbps) if listed else ({}, None)
     for text in given:
         kind, equals, number = text.partition("=")
         try:
@@ -102,7 +102,7 @@ def peaks_of(name: str | None, given: Sequence[str] = ()) -> Peaks:
             memory = value
         else:
             tflops[kind] = value
-    source = known.source if known else ""
+    source = listed.source if listed else ""
     if given:
         source = f"{source}; " * bool(source) + "given: " + ", ".join(given)
-    return Peaks(name or "", source, tflops, memory, known.capacity_gb if known else None)
+    return Peaks(name or "", source, tflops, memory, listed.capacity_gb if listed else None)

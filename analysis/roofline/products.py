@@ -72,27 +72,27 @@ def linear(operands: Operands) -> LeastWork:
 
 
 def convolution(first: int, groups: int, order: Sequence[int]) -> Formula:
-    """first: the place of the first list. order: the places of padding, stride and dilation behind it."""
+    """Return a formula. first: index of the first list. order: offsets of padding, stride and dilation from it."""
 
     def formula(operands: Operands) -> LeastWork:
-        given, weight = operands[0], operands[1]
-        padding, stride, dilation = (operands[first + place].numbers() for place in order)
+        x, weight = operands[0], operands[1]
+        padding, stride, dilation = (operands[first + offset].numbers() for offset in order)
         sizes = [
             (size + 2 * pad - step * (kernel - 1) - 1) // jump + 1
             for size, kernel, pad, jump, step in zip(
-                given.shape[2:], weight.shape[2:], padding, stride, dilation, strict=True
+                x.shape[2:], weight.shape[2:], padding, stride, dilation, strict=True
             )
         ]
-        if operands[groups].numbers() != (given.shape[1] // weight.shape[1],):
+        if operands[groups].numbers() != (x.shape[1] // weight.shape[1],):
             raise ValueError("transposed, or no convolution")
-        count = given.shape[0] * weight.shape[0] * math.prod(sizes)
+        count = x.shape[0] * weight.shape[0] * math.prod(sizes)
         bias = [item for item in operands[2:first] if item.is_tensor]
         return LeastWork(
             CONVOLUTION,
             2 * count * math.prod(weight.shape[1:]),
-            given.bytes + weight.bytes + sum(item.bytes for item in bias),
-            count * given.element_bytes,
-            KINDS[given.type],
+            x.bytes + weight.bytes + sum(item.bytes for item in bias),
+            count * x.element_bytes,
+            KINDS[x.type],
             must_bytes=weight.bytes,
         )
 
@@ -104,23 +104,21 @@ def convolution_backward(operands: Operands) -> LeastWork:
 
     It is a product for each gradient that is asked for.
     """
-    grad, given, weight = operands[:3]
-    asked = [word.strip(" []").lower() in ("true", "1") for word in operands[10].value.split(",")]
-    products = sum(asked[:2])
-    written = [item.bytes for item, wanted in zip((given, weight), asked, strict=False) if wanted]
+    grad, x, weight = operands[:3]
+    is_asked = [word.strip(" []").lower() in ("true", "1") for word in operands[10].value.split(",")]
+    products = sum(is_asked[:2])
+    written = [item.bytes for item, wanted in zip((x, weight), is_asked, strict=False) if wanted]
     flops = 2 * grad.elements * math.prod(weight.shape[1:]) * products
-    return LeastWork(
-        CONVOLUTION, flops, grad.bytes + given.bytes + weight.bytes, sum(written), KINDS[given.type], weight.bytes
-    )
+    return LeastWork(CONVOLUTION, flops, grad.bytes + x.bytes + weight.bytes, sum(written), KINDS[x.type], weight.bytes)
 
 
 # Attention: queries, keys and values of [batch, heads, positions, size], or positions before heads
 
 
 def attention(causal: int, *, positions: int = 2, lengths: int | None = None, masks: Sequence[int] = ()) -> Formula:
-    """causal: the place of the argument that says so. positions: the place of the positions in a shape.
+    """Return a formula. causal: index of the argument that says so. positions: index of the positions in a shape.
 
-    lengths: the place of the argument that holds the lengths of sequences in one row, whose FLOPs are not known.
+    lengths: index of the argument that holds the lengths of sequences in one row, whose FLOPs are not known.
     """
 
     def formula(operands: Operands) -> LeastWork:
@@ -128,16 +126,16 @@ def attention(causal: int, *, positions: int = 2, lengths: int | None = None, ma
         if len(query.shape) != 4 or (lengths is not None and operands[lengths].is_tensor):
             raise ValueError("sequences of several lengths in one row")
         heads = query.shape[3 - positions]
-        asked, known = query.shape[positions], key.shape[positions]
-        pairs = query.shape[0] * heads * asked * known
+        queries, keys = query.shape[positions], key.shape[positions]
+        pairs = query.shape[0] * heads * queries * keys
         flops = 2 * pairs * (query.shape[3] + value.shape[3])
         is_causal = operands[causal].value.lower() not in ("false", "0", "")
         read = sum(item.bytes for item in (query, key, value))
-        read += sum(operands[place].bytes for place in masks if operands[place].is_tensor)
+        read += sum(operands[index].bytes for index in masks if operands[index].is_tensor)
         out = query.elements // query.shape[3] * value.shape[3] * query.element_bytes
         cache = key.bytes + value.bytes
         return LeastWork(
-            ATTENTION, flops // 2 if is_causal and asked == known else flops, read, out, KINDS[query.type], cache
+            ATTENTION, flops // 2 if is_causal and queries == keys else flops, read, out, KINDS[query.type], cache
         )
 
     return formula

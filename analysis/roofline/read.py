@@ -110,8 +110,8 @@ def read_roofline(
     if captured:
         ids = work["id"].tolist()
         owners = [
-            captured[item][0][0] if item in captured else own
-            for item, own in zip(ids, work["operator_id"].tolist(), strict=True)
+            captured[item][0][0] if item in captured else owner
+            for item, owner in zip(ids, work["operator_id"].tolist(), strict=True)
         ]
         in_graph = np.array([item not in captured for item in ids]) & work["in_graph"].astype(bool)
         work = Frame({**work.columns, "operator_id": np.array(owners, dtype=object), "in_graph": in_graph})
@@ -140,9 +140,9 @@ def read_roofline(
 def _busiest(work: Frame) -> tuple[Frame, int]:
     """Return the work of the device with most of it, and how many others there are."""
     devices = work["device"]
-    names, places = np.unique(devices.astype(str), return_inverse=True)
-    total = np.bincount(places, weights=work["dur"])
-    chosen = places == total.argmax()
+    names, index_of = np.unique(devices.astype(str), return_inverse=True)
+    total = np.bincount(index_of, weights=work["dur"])
+    chosen = index_of == total.argmax()
     return Frame({name: column[chosen] for name, column in work.columns.items()}), len(names) - 1
 
 
@@ -152,7 +152,7 @@ PIECE_AMOUNTS = ("known_ns", "least_ns", "memory_ns", "flops", "moved_bytes")
 
 
 def read_pieces(engine: TraceProcessor, info: TraceInfo, given: Sequence[str] = ()) -> np.ndarray | None:
-    """PIECE_AMOUNTS of each row of the frame `work`, int64; kernels of one call share its amounts by their times.
+    """Return PIECE_AMOUNTS of each row of the frame `work`, int64; kernels of a call share its amounts by their times.
 
     given: peaks in place of those known (`peaks_of`). None where the peaks of the device are not known, or devices
     differ and none are given. Loaded as for `read_roofline`.
@@ -162,7 +162,7 @@ def read_pieces(engine: TraceProcessor, info: TraceInfo, given: Sequence[str] = 
     peaks = peaks_of(names.pop() if len(names) == 1 else None, given)
     if peaks.memory_tbps is None:
         return None
-    found = np.zeros((len(work), len(PIECE_AMOUNTS)), dtype=np.int64)
+    amounts_of = np.zeros((len(work), len(PIECE_AMOUNTS)), dtype=np.int64)
     for called in _called(work, _read_calls(engine, work, {})):
         least_ns, bound = _least(called.work, peaks)
         if called.work is None or least_ns is None:
@@ -170,9 +170,9 @@ def read_pieces(engine: TraceProcessor, info: TraceInfo, given: Sequence[str] = 
         times = work["dur"][called.places]
         flops = called.work.flops or 0 if called.work.family in HEAVY else 0
         amounts = least_ns, least_ns if bound == "memory" else 0, flops, called.work.bytes
-        found[called.places, 0] = times
-        found[called.places, 1:] = np.rint(np.outer(times / max(1, times.sum()), amounts))
-    return found
+        amounts_of[called.places, 0] = times
+        amounts_of[called.places, 1:] = np.rint(np.outer(times / max(1, times.sum()), amounts))
+    return amounts_of
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ def _read_calls(engine: TraceProcessor, work: Frame, captured: Mapping[int, Capt
 
 
 def _device_name(info: TraceInfo, number: Any) -> str | None:
-    found = [device for device in info.devices if device.get("id") == number] or info.devices[:1]
-    return str(found[0]["name"]) if found and found[0].get("name") else None
+    devices = [device for device in info.devices if device.get("id") == number] or info.devices[:1]
+    return str(devices[0]["name"]) if devices and devices[0].get("name") else None
 
 
 class _WorkCall(NamedTuple):
@@ -217,31 +217,31 @@ def _called(work: Frame, calls: _OperatorCalls) -> list[_WorkCall]:
     pieces: defaultdict[tuple[str, int | None, str], list[int]] = defaultdict(list)  # by owner
     columns = [work[name].tolist() for name in ("operator_id", "name", "class", "category", "in_graph")]
     sizes = listed_bytes(work)
-    found = {}
+    owners = {}
     for item, chain in calls.chains.items():
         each = (
             (at, work_of(calls.names[at], calls.operands[at], sizes.get(item))) for at in chain if at in calls.operands
         )
-        found[item] = next(((at, one) for at, one in each if one is not None), (item, None))
-    for place, (item, name, kind, category, in_graph) in enumerate(zip(*columns, strict=True)):
+        owners[item] = next(((at, one) for at, one in each if one is not None), (item, None))
+    for row, (item, name, kind, category, in_graph) in enumerate(zip(*columns, strict=True)):
         if kind in COMMUNICATION_CLASSES:
-            pieces[COMMUNICATION, item, name].append(place)
+            pieces[COMMUNICATION, item, name].append(row)
         elif category != "kernel" and HOST_COPY.search(name or ""):
-            pieces[TRANSFER, None, name].append(place)
+            pieces[TRANSFER, None, name].append(row)
         elif in_graph:
-            pieces[GRAPH, None, name].append(place)
-        elif item is None or found[item][1] is None:
-            pieces[UNKNOWN, item, name].append(place)
+            pieces[GRAPH, None, name].append(row)
+        elif item is None or owners[item][1] is None:
+            pieces[UNKNOWN, item, name].append(row)
         else:
-            pieces["", found[item][0], ""].append(place)
-    of_owner = {at: one for at, one in found.values() if one is not None}
+            pieces["", owners[item][0], ""].append(row)
+    of_owner = {at: one for at, one in owners.values() if one is not None}
     result = []
-    for (other, owner, name), places in pieces.items():
+    for (other, owner, name), rows in pieces.items():
         one = None if other or owner is None else of_owner[owner]
         is_fp32 = one is not None and one.kind == "fp32" and one.family in (MATMUL, CONVOLUTION)
-        if one is not None and is_fp32 and any(number_type(str(work["name"][place])) == "TF32" for place in places):
+        if one is not None and is_fp32 and any(number_type(str(work["name"][row])) == "TF32" for row in rows):
             one = replace(one, kind="tf32")
-        result.append(_WorkCall(other or (one.family if one else UNKNOWN), owner, name, one, places))
+        result.append(_WorkCall(other or (one.family if one else UNKNOWN), owner, name, one, rows))
     return result
 
 
@@ -249,13 +249,13 @@ def _grouped(work: Frame, calls: _OperatorCalls, peaks: Peaks) -> tuple[tuple[Ca
     """Group the work: return groups, the longest first, and the family of each piece of work."""
     families = np.full(len(work), UNKNOWN, dtype=object)
     sums: defaultdict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
-    for family, owner, name, one, places in _called(work, calls):
-        families[places] = family
+    for family, owner, name, one, rows in _called(work, calls):
+        families[rows] = family
         operator = calls.names[owner] if owner is not None else name
-        given = calls.operands.get(owner, ()) if owner is not None else ()
-        key = (operator, family, arguments_text(given), _types(given), one)
-        count = len(places) if owner is None else 1
-        for number, amount in enumerate((count, len(places), int(work["dur"][places].sum()))):
+        operands = calls.operands.get(owner, ()) if owner is not None else ()
+        key = (operator, family, arguments_text(operands), _types(operands), one)
+        count = len(rows) if owner is None else 1
+        for number, amount in enumerate((count, len(rows), int(work["dur"][rows].sum()))):
             sums[key][number] += amount
     groups = [
         CallGroup(operator, kind, shapes, types, count, kernels, gpu_ns, one, *_least(one, peaks))
@@ -287,17 +287,17 @@ def _types(operands: Operands) -> str:
 def _parts(
     work: Frame, family: np.ndarray, groups: Iterable[CallGroup], span_ns: int, peaks: Peaks
 ) -> tuple[RooflinePart, ...]:
-    """Return the way from the least time to the recorded span; it adds up.
+    """Return the parts of the recorded span, from the least time on; they add up to it.
 
     What runs at the same time counts once, for the family that stands first.
     """
-    known = [(group, group.work) for group in groups if group.work is not None]
-    unknown = any(group.least_ns is None for group, one in known if one.family in HEAVY)
-    if not known or unknown or peaks.memory_tbps is None:
+    with_work = [(group, group.work) for group in groups if group.work is not None]
+    unknown = any(group.least_ns is None for group, one in with_work if one.family in HEAVY)
+    if not with_work or unknown or peaks.memory_tbps is None:
         return ()
-    heavy = [(group.calls, one) for group, one in known if one.family in HEAVY]
+    heavy = [(group.calls, one) for group, one in with_work if one.family in HEAVY]
     compute = sum((peaks.flops_ns(one.kind, one.flops or 0) or 0) * calls for calls, one in heavy)
-    moved = peaks.bytes_ns(sum(one.must_bytes * group.calls for group, one in known)) or 0
+    moved = peaks.bytes_ns(sum(one.must_bytes * group.calls for group, one in with_work)) or 0
     least = max(compute, moved)
     exposed: dict[str, int] = {}
     order = [*HEAVY, *(name for name in dict.fromkeys(group.family for group in groups) if name not in HEAVY)]
@@ -309,7 +309,7 @@ def _parts(
     light = "all products and attention at the peaks, or their second operands, cache and rows read once"
     parts = [RooflinePart("Speed of light", least, light)]
     alone = dict.fromkeys(HEAVY, 0.0)
-    for group, one in known:
+    for group, one in with_work:
         if one.family in alone:
             alone[one.family] += (group.least_ns or 0) * group.calls
     apart = "inputs and outputs of each product and attention go through memory"

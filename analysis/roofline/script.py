@@ -52,7 +52,7 @@ class ScriptCall:
 
 
 def read_called(engine: TraceProcessor, info: TraceInfo) -> tuple[ScriptCall, ...]:
-    """Operators that start GPU work, or where there is none all; what takes longest by itself first.
+    """Return the operators that start GPU work, or all where there is none; the longest own time first.
 
     The trace must be loaded with Python stacks and all arguments. Raises TraceError where no shapes are recorded.
     """
@@ -69,14 +69,14 @@ def read_called(engine: TraceProcessor, info: TraceInfo) -> tuple[ScriptCall, ..
             times[item] = [ns, own_ns]
     names = dict(zip(operators["id"].tolist(), operators["name"].tolist(), strict=True))
     sums: defaultdict[tuple[str, Operands], list[int]] = defaultdict(lambda: [0, 0, 0])
-    for item, given in read_operands(engine, times).items():
-        if any(one.is_tensor or one.parts for one in given):
-            added = zip(sums[names[item], given], (1, *times[item]), strict=True)
-            sums[names[item], given] = [first + second for first, second in added]
+    for item, operands in read_operands(engine, times).items():
+        if any(one.is_tensor or one.parts for one in operands):
+            added = zip(sums[names[item], operands], (1, *times[item]), strict=True)
+            sums[names[item], operands] = [first + second for first, second in added]
     if not sums:
         raise TraceError(f"{info.path} records no shapes of operators", hint=RECORD_SHAPES)
-    found = [ScriptCall(*key, calls, ns, own_ns, on_gpu) for key, (calls, ns, own_ns) in sums.items()]
-    return tuple(sorted(found, key=lambda one: (-one.own_ns, one.operator, one.arguments)))
+    script_calls = [ScriptCall(*key, calls, ns, own_ns, on_gpu) for key, (calls, ns, own_ns) in sums.items()]
+    return tuple(sorted(script_calls, key=lambda one: (-one.own_ns, one.operator, one.arguments)))
 
 
 def script_of(called: ScriptCall, about: str) -> str:
@@ -94,17 +94,17 @@ def script_of(called: ScriptCall, about: str) -> str:
 
 
 def _bound(called: ScriptCall) -> int:
-    """Integers in tensors are below it."""
+    """Return the number that integers in the call's tensors must be below."""
     first = next((one.shape for one in called.operands if one.is_tensor), ())
     if called.operator not in _ROWS or not first:
         return 2
-    place, dim = _ROWS[called.operator]
-    if place is not None:
-        given = called.operands[place] if place < len(called.operands) else Operand()
+    index, dim = _ROWS[called.operator]
+    if index is not None:
+        dims = called.operands[index] if index < len(called.operands) else Operand()
         try:
-            (dim,) = given.numbers()
+            (dim,) = dims.numbers()
         except ValueError:
-            raise _no_dimension(called, given.value) from None
+            raise _no_dimension(called, dims.value) from None
     if not -len(first) <= dim < len(first):
         raise _no_dimension(called, str(dim))
     return max(1, first[dim])

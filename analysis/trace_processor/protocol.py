@@ -75,12 +75,12 @@ def numbers(packed: bytes) -> np.ndarray:
 
 
 def _varint(number: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while number >= 0x80:
-        found.append(number & 0x7F | 0x80)
+        encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    encoded.append(number)
+    return bytes(encoded)
 
 
 def _read(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:

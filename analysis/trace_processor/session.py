@@ -178,27 +178,27 @@ def _inner(fields: Fields, number: int) -> Fields:
 
 def _query_error(sql: str, message: str) -> QueryError:
     """Return the error for `sql`: place and reason as its message, the numbered query as its hint."""
-    places: list[re.Match[str]] = []
+    locations: list[re.Match[str]] = []
     reasons: list[str] = []
     quoted = 0
     for line in message.strip().splitlines():
-        place = _PLACE.match(line)
-        if place:
-            places.append(place)
+        location = _PLACE.match(line)
+        if location:
+            locations.append(location)
             quoted = 2  # the SQL and the mark under it follow
         elif quoted:
             quoted -= 1
         elif not line.startswith("Traceback"):
             reasons.append(line.strip())
     reason = " ".join(reasons) or "no reason given"
-    if not places:
+    if not locations:
         return QueryError(f"the query failed: {reason}", hint=_numbered(sql, None))
-    inner = places[-1]
+    inner = locations[-1]
     where = f"line {inner['line']} col {inner['column']}"
     if inner["module"]:
         where = f"module {inner['module']} {where}"
-    own = next((place for place in places if not place["module"]), None)
-    mark = (int(own["line"]), int(own["column"])) if own else None
+    in_query = next((location for location in locations if not location["module"]), None)
+    mark = (int(in_query["line"]), int(in_query["column"])) if in_query else None
     return QueryError(f"the query failed at {where}: {reason}", hint=_numbered(sql, mark))
 
 

@@ -27,13 +27,13 @@ def packed(memory: np.ndarray[Any, Any]) -> bytes:
     """Return the bytes of a memory, of whole pages."""
     pages = memory.reshape(-1, _PAGE_BYTES)
     used = pages.any(axis=1)
-    places = np.flatnonzero(used)
+    used_pages = np.flatnonzero(used)
     parts = [len(pages).to_bytes(_NUMBER_BYTES, "little"), np.packbits(used).tobytes()]
-    if len(places) * _PAGE_BYTES <= _PLAIN_BYTES:
+    if len(used_pages) * _PAGE_BYTES <= _PLAIN_BYTES:
         return b"".join((*parts, pages[used].tobytes()))
     compressor = zstd.ZstdCompressor(_LEVEL)
-    for start in range(0, len(places), _BLOCK_PAGES):
-        parts.append(compressor.compress(pages[places[start : start + _BLOCK_PAGES]].tobytes()))
+    for start in range(0, len(used_pages), _BLOCK_PAGES):
+        parts.append(compressor.compress(pages[used_pages[start : start + _BLOCK_PAGES]].tobytes()))
     return b"".join((*parts, compressor.flush()))
 
 
@@ -66,8 +66,8 @@ def _decompress(content: memoryview, runs: np.ndarray[Any, Any], memory: np.ndar
         for begin, stop in runs.tolist():
             for start in range(begin, stop, _UNPACKED_BYTES):
                 part = memory.data[start : min(start + _UNPACKED_BYTES, stop)]
-                if (found := file.readinto(part)) != len(part):
-                    raise EngineError(f"a kept trace ends {len(part) - found} bytes before page {stop // _PAGE_BYTES}")
+                if (size := file.readinto(part)) != len(part):
+                    raise EngineError(f"a kept trace ends {len(part) - size} bytes before page {stop // _PAGE_BYTES}")
 
 
 def changes(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> Changes:

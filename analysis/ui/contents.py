@@ -153,7 +153,7 @@ class Contents:
 
 
 def read_contents(engine: TraceProcessor, path: str, place: ViewTarget, files: int = 1) -> Contents:
-    """Read what is worth a look, in one of so many files that are shown together.
+    """Read what is worth a look in one of `files` traces that are shown together.
 
     Raises UsageError where the trace lacks the step, token or molecule of `place`.
     """
@@ -161,10 +161,10 @@ def read_contents(engine: TraceProcessor, path: str, place: ViewTarget, files: i
     first_step_ns = None
     # Sorted here: of some 300,000 rows it takes the trace processor minutes.
     rows = tuple(sorted(query_rows(engine, _STRIPS)[1], key=_order))
-    found = Counter((row[0], row[3]) for row in rows)
-    idle = [key for key in found if key[0] == IDLE]
+    slice_counts = Counter((row[0], row[3]) for row in rows)
+    idle = [key for key in slice_counts if key[0] == IDLE]
     hidden = {*idle[MAX_STREAMS:]}
-    most = min(MAX_SLICES, MAX_SLICES_OF_ALL // (files * max(1, len(found) - len(hidden))))
+    most = min(MAX_SLICES, MAX_SLICES_OF_ALL // (files * max(1, len(slice_counts) - len(hidden))))
     for (shown, title), same in groupby(rows, key=lambda row: (row[0], row[3])):
         if (shown, title) in hidden:
             continue
@@ -200,8 +200,8 @@ def _zoom(
     chosen = None
     if place.molecule is not None or place.token is not None:
         # Without a number the first of which anything was recorded.
-        known = [item for item in sequences if item.number == place.molecule or place.molecule is None]
-        chosen = next((item for item in known if item.span.dur_ns), known[0] if known else None)
+        recorded = [item for item in sequences if item.number == place.molecule or place.molecule is None]
+        chosen = next((item for item in recorded if item.span.dur_ns), recorded[0] if recorded else None)
         if chosen is None:
             raise _missing(path, "molecule", place.molecule or 0, [item.number for item in sequences])
     batch = None if chosen is None else chosen.batch
@@ -224,8 +224,8 @@ def _zoom(
     return next(((Span(ts, dur), batch) for ts, dur, batch in typical), (None, None))
 
 
-def _missing(path: str, what: str, number: int, known: list[int], of: str = "") -> UsageError:
-    if not known:
+def _missing(path: str, what: str, number: int, numbers: list[int], of: str = "") -> UsageError:
+    if not numbers:
         return UsageError(f"{path} has no recorded {what}s{of} to zoom to", hint=f"leave --{what} out")
-    hint = f"give --{what} one from {min(known)} to {max(known)}"
+    hint = f"give --{what} one from {min(numbers)} to {max(numbers)}"
     return UsageError(f"{path} has no recorded {what} {number}{of}", hint)

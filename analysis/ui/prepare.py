@@ -101,7 +101,7 @@ def prepare(
 
     Each file is read twice: without what no figure needs, to find what is worth a look, and with everything, to serve.
     What is served of one file is given to an engine too: the SQL package needs facts of just these slices.
-    Raises TraceError, EngineError, or UsageError for a place that a file lacks and files that cannot go together.
+    Raises TraceError, EngineError, or UsageError for a target that a file lacks and files that cannot go together.
     """
     paths = [trace.path for trace in traces]
     looks: list[Contents] = []
@@ -157,8 +157,8 @@ def prepare(
             fed.finish()
             install(fed)
             with values_named(fed, paths[0]):
-                made = (one for name in TABLES for one in table_sql(name, fed.facts))
-                facts_sql = _in_packages("facts", made, package)
+                table_statements = (one for name in TABLES for one in table_sql(name, fed.facts))
+                facts_sql = _in_packages("facts", table_statements, package)
     names = [path.name for path in paths]
     if len(names) > 2:
         names[1:] = [f"{len(names) - 1}_more"]
@@ -230,12 +230,12 @@ def _shifted(raw: msgspec.Raw, shift: int) -> msgspec.Raw:
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
-    """Short names that tell files apart: without ending, with it, with the folder, or numbered."""
+    """Return short names that differ between files: without ending, with it, with the folder, or numbered."""
     names = [path.name for path in paths]
     stems = [re.sub(r"(\.json|\.pftrace)?(\.gz|\.zst)?$", "", name) for name in names]
     placed = [f"{path.resolve().parent.name}/{path.name}" for path in paths]
     numbered = [f"{name} ({number})" for number, name in enumerate(placed, 1)]
-    return next(found for found in (stems, names, placed, numbered) if len(set(found)) == len(found))
+    return next(labels for labels in (stems, names, placed, numbered) if len(set(labels)) == len(labels))
 
 
 def _view(title: str, files: Sequence[_ViewFile], whole: Span, package: dict[str, str]) -> tuple[View, list[str]]:
@@ -253,8 +253,8 @@ def _view(title: str, files: Sequence[_ViewFile], whole: Span, package: dict[str
     for file in files:
         tracks, all_strips = file.tracks, file.contents.strips
         above, tokens, idle = ([strip for strip in all_strips if strip.place == at] for at in (ABOVE, TOKENS, IDLE))
-        known = [tracks.sequences[item.track] for item in file.contents.sequences if item.track in tracks.sequences]
-        rows: list[Strip | str] = [*above, *known[:most], *tokens, *tracks.gpu[:MAX_STREAMS], *idle]
+        sequences = [tracks.sequences[item.track] for item in file.contents.sequences if item.track in tracks.sequences]
+        rows: list[Strip | str] = [*above, *sequences[:most], *tokens, *tracks.gpu[:MAX_STREAMS], *idle]
         for row in rows:
             if isinstance(row, str):
                 pinned.append(row)
@@ -271,7 +271,7 @@ def _view(title: str, files: Sequence[_ViewFile], whole: Span, package: dict[str
             )
         commands += [("dev.perfetto.ExpandTracksByRegex", (_pattern(name),)) for name in tracks.hosts]
         for what, there, shown in (
-            ("token tracks", len(known), most),
+            ("token tracks", len(sequences), most),
             ("GPU streams", len(tracks.gpu), MAX_STREAMS),
         ):
             if there > shown:

@@ -60,9 +60,9 @@ class UiServer(ThreadingHTTPServer):
         self.assets = {f"{ui.name}/{path.relative_to(ui).as_posix()}": path for path in ui.rglob("*") if path.is_file()}
         page = files("molprof.analysis.ui").joinpath("page")
         html = page.joinpath("index.html").read_text().format(version=ui.name)
-        own, *others = _packages(prepared.view.modules)
+        ours, *others = _packages(prepared.view.modules)
         more = {f"package{number}.json": package for number, package in enumerate(others)}
-        code = _script(prepared.view, page.joinpath("view.js").read_text(), own, [*more], remote=engine is not None)
+        code = _script(prepared.view, page.joinpath("view.js").read_text(), ours, [*more], remote=engine is not None)
         self.pages = {
             "": ("text/html; charset=utf-8", html.encode()),
             "view.js": ("text/javascript; charset=utf-8", code.encode()),
@@ -131,8 +131,8 @@ class _Handler(BaseHTTPRequestHandler):
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         _, _, rest = unquote(urlsplit(self.path).path).partition("/")
         token, slash, path = rest.partition("/")
-        known = hmac.compare_digest(token.encode(), self.server.token.encode())
-        return path if known and slash and host in _HOSTS else None
+        is_known = hmac.compare_digest(token.encode(), self.server.token.encode())
+        return path if is_known and slash and host in _HOSTS else None
 
     def _refuse(self) -> None:
         self._send("text/plain; charset=utf-8", b"not found\n", HTTPStatus.NOT_FOUND)
@@ -161,10 +161,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _packages(modules: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return SQL modules by package, as the UI takes them, molprof's own first."""
-    found: dict[str, list[dict[str, str]]] = {PACKAGE: []}
+    packages: dict[str, list[dict[str, str]]] = {PACKAGE: []}
     for key, sql in modules.items():
-        found.setdefault(key.partition(".")[0], []).append({"name": key, "sql": sql})
-    return [{"name": name, "modules": those} for name, those in found.items()]
+        packages.setdefault(key.partition(".")[0], []).append({"name": key, "sql": sql})
+    return [{"name": name, "modules": those} for name, those in packages.items()]
 
 
 def _script(view: View, template: str, package: dict[str, Any], more: list[str], remote: bool) -> str:

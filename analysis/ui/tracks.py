@@ -72,9 +72,9 @@ def arrange_tracks(survey: SurveyedTrace, before: str, taken: frozenset[int]) ->
         if pid in host_pids:
             hosts.append(f"{shown or 'Process'} {new}")
     new_pids = np.array([pids[pid] for pid in base.pids.tolist()], dtype=np.int64)
-    shown_names = {place: plain_text(name) for place, name in names.items() if name}
-    places = replace(base, pids=new_pids, lane_tids=lanes, names=shown_names)
-    return UiTracks(places, frozenset(pids.values()), tuple(name for *_, name in sorted(gpu)), sequences, tuple(hosts))
+    shown_names = {thread: plain_text(name) for thread, name in names.items() if name}
+    targets = replace(base, pids=new_pids, lane_tids=lanes, names=shown_names)
+    return UiTracks(targets, frozenset(pids.values()), tuple(name for *_, name in sorted(gpu)), sequences, tuple(hosts))
 
 
 def _tracks_of(survey: SurveyedTrace, *categories: str) -> set[int]:
@@ -93,7 +93,7 @@ def _free_pids(pids: list[int], taken: frozenset[int]) -> dict[int, int]:
 
 
 def _beside(base: TrackTargets) -> dict[tuple[int, int], int]:
-    """For each lane a free thread number next to its track's: behind it, else before it, else behind others."""
+    """Return for each lane a free thread number next to its track's: behind it, else before it, else behind others."""
     homes: dict[int, set[int]] = {}
     for pid, tid in zip(base.pids.tolist(), base.tids.tolist(), strict=True):
         homes.setdefault(pid, set()).add(tid)
@@ -103,7 +103,7 @@ def _beside(base: TrackTargets) -> dict[tuple[int, int], int]:
         pid, tid = int(base.pids[track]), int(base.tids[track])
         following = min((other for other in homes[pid] if other > tid), default=_NEVER)
         before = max((other for other in homes[pid] if other < tid), default=0)
-        places = chain(range(tid + 1, following), range(tid - 1, before, -1), count(tid + 1))
-        chosen[track, lane] = number = next(place for place in places if place not in used[pid])
+        candidates = chain(range(tid + 1, following), range(tid - 1, before, -1), count(tid + 1))
+        chosen[track, lane] = number = next(candidate for candidate in candidates if candidate not in used[pid])
         used[pid].add(number)
     return chosen

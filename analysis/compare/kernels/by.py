@@ -222,10 +222,10 @@ class _TraceSteps:
 
 
 def by_steps(first: Selection, other: Selection, by: str) -> tuple[BySteps, ...]:
-    """Return the difference of two selections, for each kind of step that both have; that with most steps first."""
+    """Return the difference of two selections for each kind of step that both have, the kind with most steps first."""
     counts = [Counter(step.kind for step in side.steps) for side in (first, other)]
     kinds = sorted(counts[0].keys() & counts[1].keys(), key=lambda kind: -min(count[kind] for count in counts))
-    found = []
+    differences = []
     for kind in kinds or [None]:
         # Without a common kind, all steps, or the whole traces.
         sides = [_summed(side, by, kind if kinds else None, of_all=not kinds) for side in (first, other)]
@@ -234,8 +234,8 @@ def by_steps(first: Selection, other: Selection, by: str) -> tuple[BySteps, ...]
         rows.sort(key=lambda row: (-abs(row.change_ns), -row.first.median_ns))
         whole = StepRow("", sides[0].whole, sides[1].whole)
         problems = (*sides[0].problems, *sides[1].problems)
-        found.append(BySteps(by, kind, first, other, whole, tuple(rows), problems))
-    return tuple(found)
+        differences.append(BySteps(by, kind, first, other, whole, tuple(rows), problems))
+    return tuple(differences)
 
 
 def _row(side: _TraceSteps, name: str) -> StepDurations:
@@ -244,28 +244,28 @@ def _row(side: _TraceSteps, name: str) -> StepDurations:
 
 
 def _summed(side: Selection, by: str, kind: str | None, of_all: bool) -> _TraceSteps:
-    """Each row in each step of a kind; of_all: in all steps, or in the whole trace as one."""
+    """Return the time of each row in each step of a kind; of_all: in all steps, or in the whole trace as one."""
     steps: list[int | None] = [step.id for step in side.steps if of_all or step.kind == kind] or [None]
-    places = {step: place for place, step in enumerate(steps)}
+    index_of = {step: index for index, step in enumerate(steps)}
     rows: defaultdict[str, StepDurations] = defaultdict(lambda: _no_steps(len(steps)))
     trace_steps = _TraceSteps(_no_steps(len(steps)), rows)
     name_of = _names(side, by)
     for lane in side.lanes:
-        if (place := places.get(lane.step_id)) is None:
+        if (index := index_of.get(lane.step_id)) is None:
             continue
-        trace_steps.whole.add(place, lane.span_ns, len(lane.items))
+        trace_steps.whole.add(index, lane.span_ns, len(lane.items))
         for item in lane.items:
-            rows[name_of(item)].add(place, item.own_ns, 1)
+            rows[name_of(item)].add(index, item.own_ns, 1)
     for step_id, name, ns in _gaps(side, by):
-        if ns and (place := places.get(step_id)) is not None:
-            rows[name].add(place, ns)
+        if ns and (index := index_of.get(step_id)) is not None:
+            rows[name].add(index, ns)
     added: Counter[int] = Counter()
     for row in rows.values():
         added.update(row.times.known)
-    for place in range(len(steps)):
-        if added[place] != (whole_ns := trace_steps.whole.times.known[place]):
-            text = f"{side.trace.info.path}: the rows by {by} of step {place}"
-            trace_steps.problems.append(f"{text} add up to {added[place]} ns, it takes {whole_ns} ns")
+    for index in range(len(steps)):
+        if added[index] != (whole_ns := trace_steps.whole.times.known[index]):
+            text = f"{side.trace.info.path}: the rows by {by} of step {index}"
+            trace_steps.problems.append(f"{text} add up to {added[index]} ns, it takes {whole_ns} ns")
     return trace_steps
 
 
@@ -275,8 +275,8 @@ def _names(side: Selection, by: str) -> Callable[[RecordedWork], str]:
         return what
     if by == OPERATOR:
         return lambda item: item.operator or NOWHERE[by]
-    place = _places(by)
-    return lambda item: place(getattr(item, by))
+    place_of = _places(by)
+    return lambda item: place_of(getattr(item, by))
 
 
 def _places(by: str) -> Callable[[str | None], str]:
@@ -295,7 +295,7 @@ def _gaps(side: Selection, by: str) -> Iterable[tuple[int | None, str, int]]:
         return
     threads = {step.id: (step.upid, step.tid) for step in side.steps}
     main = host.main_thread
-    place = _places(by)
+    place_of = _places(by)
     spans: defaultdict[tuple[int, int] | None, list[tuple[int, int, int | None]]] = defaultdict(list)
     for lane in side.lanes:
         thread = threads.get(lane.step_id, main) if lane.step_id is not None else main
@@ -305,7 +305,7 @@ def _gaps(side: Selection, by: str) -> Iterable[tuple[int | None, str, int]]:
                 spans[thread].append((end - item.gap_ns, end, lane.step_id))
         if lane.tail_ns and lane.end is not None:
             spans[thread].append((lane.end - lane.tail_ns, lane.end, lane.step_id))
-    for thread, found in spans.items():
-        starts, ends = (np.array([span[column] for span in found], dtype=np.int64) for column in (0, 1))
+    for thread, idle_spans in spans.items():
+        starts, ends = (np.array([span[column] for span in idle_spans], dtype=np.int64) for column in (0, 1))
         for index, name, ns in host.shares(thread, starts, ends):
-            yield found[index][2], place(name), ns
+            yield idle_spans[index][2], place_of(name), ns

@@ -46,7 +46,7 @@ class LocatedHostTime:
 
 
 def read_host(engine: TraceProcessor, by: str) -> LocatedHostTime:
-    """Where threads were, by MODULE, SOURCE or PHASE; empty where that is not recorded."""
+    """Return where threads were, by MODULE, SOURCE or PHASE; empty where that is not recorded."""
     threads: dict[Thread, int] = {}
     if by == PHASE:
         names = engine.facts.phase_names
@@ -59,19 +59,19 @@ def read_host(engine: TraceProcessor, by: str) -> LocatedHostTime:
     frames = read_frame(engine, "functions", "id parent_id kind name module upid tid ts dur")
     # The innermost function of each frame, one of a library where there is no other, as `source` of work is.
     sources: dict[int, tuple[str | None, str | None]] = {}
-    places: list[str | None] = []
+    locations: list[str | None] = []
     lanes = []
     for number, parent, kind, name, module, upid, tid, *_ in frames.rows():
-        own, library = sources.get(parent, (None, None))
-        sources[number] = own, library = (name if kind == "function" else own, name if kind == "library" else library)
-        places.append(module if by == MODULE else own or library)
+        user, library = sources.get(parent, (None, None))
+        sources[number] = user, library = (name if kind == "function" else user, name if kind == "library" else library)
+        locations.append(module if by == MODULE else user or library)
         lanes.append(threads.setdefault((upid, tid), len(threads)))
     starts = frames["ts"].astype(np.int64)
     nesting = Nesting(
-        np.array(lanes, dtype=np.int64), starts, starts + frames["dur"].astype(np.int64), np.arange(len(places))
+        np.array(lanes, dtype=np.int64), starts, starts + frames["dur"].astype(np.int64), np.arange(len(locations))
     )
     segments = nesting.segments
     owners = nesting.names[segments.owners]
     return LocatedHostTime(
-        threads, (segments[0], segments.starts, segments.ends), [places[owner] for owner in owners.tolist()]
+        threads, (segments[0], segments.starts, segments.ends), [locations[owner] for owner in owners.tolist()]
     )

@@ -43,8 +43,8 @@ class Kernels:
     @property
     def sides(self) -> tuple[Selection, Selection]:
         """What is compared."""
-        found = self.pairs or self.steps[0]
-        return found.first, found.other
+        pairs = self.pairs or self.steps[0]
+        return pairs.first, pairs.other
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ class Kernels:
         return (*pairs, *(problem for item in self.steps for problem in item.problems))
 
 
-def region_of(traces: Sequence[RecordedRows], asked: str | None) -> tuple[str, tuple[str, ...]]:
+def region_of(traces: Sequence[RecordedRows], region: str | None) -> tuple[str, tuple[str, ...]]:
     """Return the region to compare of two traces and notes: STEPS where both mark steps. Raises NotComparableError."""
     with_gpu = [str(trace.info.path) for trace in traces if trace.has_gpu]
     if len(with_gpu) == 1:
@@ -61,27 +61,27 @@ def region_of(traces: Sequence[RecordedRows], asked: str | None) -> tuple[str, t
         what = f"{with_gpu[0]} records GPU work and {other} does not"
         raise NotComparableError(what, hint="compare without --by")
     without = [str(trace.info.path) for trace in traces if not trace.steps]
-    if asked is None and without:
+    if region is None and without:
         some = 0 < len(without) < len(traces)
         return TRACE, (f"no steps are marked in {without[0]}: the whole traces are compared",) * some
-    if asked is not None and asked != TRACE and without:
+    if region is not None and region != TRACE and without:
         raise NotComparableError(f"no steps are marked in {' and '.join(without)}", hint=f"--of {TRACE}")
-    return asked or STEPS, ()
+    return region or STEPS, ()
 
 
-def compared(traces: Sequence[RecordedRows], asked: str | None, by: str, notes: tuple[str, ...] = ()) -> Kernels:
+def compared(traces: Sequence[RecordedRows], region_asked: str | None, by: str, notes: tuple[str, ...] = ()) -> Kernels:
     """Two traces by one of BYS. asked: a region; None: all steps where both mark steps, else the whole traces."""
     check_recorded(traces, by)
-    region, more = region_of(traces, asked)
+    region, more = region_of(traces, region_asked)
     first, other = picked(traces, region)
-    found = by_steps(first, other, by)
+    differences = by_steps(first, other, by)
     if by != KERNEL:
-        return Kernels(region, found, None, (*notes, *more))
+        return Kernels(region, differences, None, (*notes, *more))
     one_step = all(len(trace.steps) == 1 for trace in traces)
-    if asked is not None or region == TRACE or one_step:
-        region = STEP if asked is None and one_step and region == STEPS else region
+    if region_asked is not None or region == TRACE or one_step:
+        region = STEP if region_asked is None and one_step and region == STEPS else region
         return Kernels(region, (), summed(*picked(traces, region)), (*notes, *more))
-    return Kernels(STEP, found, summed(*picked(traces, STEP)), (*notes, *more))
+    return Kernels(STEP, differences, summed(*picked(traces, STEP)), (*notes, *more))
 
 
 def picked(traces: Sequence[RecordedRows], region: str) -> list[Selection]:

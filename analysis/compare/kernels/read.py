@@ -153,17 +153,17 @@ def read_recorded(engine: TraceProcessor, info: TraceInfo, host: str | None = No
         for row in read_frame(engine, "steps", "id ts dur kind name upid tid").rows()
     ]
     span_ns = int(engine.query(_SPAN.text)["span_ns"][0])
-    places = {} if host is None else {host: read_host(engine, host)}
-    return RecordedRows(info, bool(work), tuple(sorted(rows, key=lambda row: row.lane)), tuple(steps), span_ns, places)
+    hosts = {} if host is None else {host: read_host(engine, host)}
+    return RecordedRows(info, bool(work), tuple(sorted(rows, key=lambda row: row.lane)), tuple(steps), span_ns, hosts)
 
 
 def _amounts(engine: TraceProcessor, operators: Mapping[int, str]) -> dict[int, int]:
     """Return the work of operators by slice: FLOPs of products, convolutions and attention, bytes of others."""
-    found = {}
-    for item, given in (read_operands(engine, operators) if operators else {}).items():
-        if (one := work_of(operators[item], given)) is not None:
-            found[item] = one.flops if one.family in HEAVY and one.flops else one.bytes
-    return found
+    amounts = {}
+    for item, operands in (read_operands(engine, operators) if operators else {}).items():
+        if (one := work_of(operators[item], operands)) is not None:
+            amounts[item] = one.flops if one.family in HEAVY and one.flops else one.bytes
+    return amounts
 
 
 def cut(recorded: RecordedRows, region: str) -> Selection:
@@ -188,37 +188,37 @@ def _gpu_lanes(rows: Sequence[RecordedWork], steps: Sequence[KernelStep]) -> Ite
     devices = []
     for name, group in groupby(rows, key=lambda row: row.lane):
         # By start and end, as `_timed` takes them: else two that start together are in one order here, another there.
-        found = sorted(group, key=lambda row: (row.ts, row.dur))
-        items = tuple(_timed(found, None))
-        ends = list(accumulate((row.ts + row.dur for row in found), max))  # of all work up to and with each row
+        ordered = sorted(group, key=lambda row: (row.ts, row.dur))
+        items = tuple(_timed(ordered, None))
+        ends = list(accumulate((row.ts + row.dur for row in ordered), max))  # of all work up to and with each row
         if not steps:
-            yield Lane(name, None, items, 0, ends[-1] - found[0].ts)
+            yield Lane(name, None, items, 0, ends[-1] - ordered[0].ts)
         by_step: dict[int | None, list[int]] = {}
-        for place, step_id in enumerate(_step_ids(found)):
-            by_step.setdefault(step_id, []).append(place)
+        for index, step_id in enumerate(_step_ids(ordered)):
+            by_step.setdefault(step_id, []).append(index)
         devices.append((name, items, ends, by_step))
     for step in steps:
         for name, items, ends, by_step in devices:
-            if places := by_step.get(step.id):
+            if indices := by_step.get(step.id):
                 # From the end of the work before each run of neighbours to its own end.
-                firsts = [place for place, before in zip(places, [-2, *places], strict=False) if place != before + 1]
-                lasts = [place for place, after in zip(places, [*places[1:], -2], strict=True) if place != after - 1]
-                starts = (ends[place - 1] if place else items[0].ts for place in firsts)
-                span_ns = sum(ends[place] for place in lasts) - sum(starts)
-                yield Lane(name, step.kind, tuple(items[place] for place in places), 0, span_ns, step.id)
+                firsts = [index for index, before in zip(indices, [-2, *indices], strict=False) if index != before + 1]
+                lasts = [index for index, after in zip(indices, [*indices[1:], -2], strict=True) if index != after - 1]
+                starts = (ends[index - 1] if index else items[0].ts for index in firsts)
+                span_ns = sum(ends[index] for index in lasts) - sum(starts)
+                yield Lane(name, step.kind, tuple(items[index] for index in indices), 0, span_ns, step.id)
 
 
 def _step_ids(rows: Sequence[RecordedWork]) -> list[int | None]:
     """Return the step of each row of a device; work whose call is not recorded is in the step that is around it."""
-    found = [row.step_id for row in rows]
-    last: int | None = None  # place of the last row whose call is recorded
+    step_ids = [row.step_id for row in rows]
+    last: int | None = None  # index of the last row whose call is recorded
     for index, row in enumerate(rows):
         if not row.known:
             continue
         if last is not None and rows[last].step_id == row.step_id:
-            found[last + 1 : index] = [row.step_id] * (index - last - 1)
+            step_ids[last + 1 : index] = [row.step_id] * (index - last - 1)
         last = index
-    return found
+    return step_ids
 
 
 def _operator_lanes(rows: Sequence[RecordedWork], steps: Sequence[KernelStep]) -> Iterator[Lane]:
@@ -233,9 +233,9 @@ def _operator_lanes(rows: Sequence[RecordedWork], steps: Sequence[KernelStep]) -
             last = max((min(row.ts + row.dur, end) for row in inside), default=step.ts)
             yield Lane(name, step.kind, items, end - last, step.dur, step.id, end)
     if not steps:
-        for name, found in by_step[None].items():
-            span_ns = max(row.ts + row.dur for row in found) - found[0].ts
-            yield Lane(name, None, tuple(_timed(found, None)), 0, span_ns)
+        for name, ordered in by_step[None].items():
+            span_ns = max(row.ts + row.dur for row in ordered) - ordered[0].ts
+            yield Lane(name, None, tuple(_timed(ordered, None)), 0, span_ns)
 
 
 def _timed(rows: Sequence[RecordedWork], within: tuple[int, int] | None) -> Iterator[RecordedWork]:
@@ -249,7 +249,7 @@ def _timed(rows: Sequence[RecordedWork], within: tuple[int, int] | None) -> Iter
     np.add.at(own_ns, index, np.maximum(0, ends - np.maximum(starts, busy_ns)))
     np.add.at(gap_ns, index, np.maximum(0, starts - busy_ns))
     times = zip(rows, own_ns.tolist(), gap_ns.tolist(), strict=True)
-    return (row._replace(own_ns=own, gap_ns=gap) for row, own, gap in times)
+    return (row._replace(own_ns=alone_ns, gap_ns=gap) for row, alone_ns, gap in times)
 
 
 def _pieces(rows: Sequence[RecordedWork]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -224,17 +224,17 @@ class Summed:
     @property
     def problems(self) -> tuple[str, ...]:
         """Sums that do not hold, in words."""
-        found = []
+        problems = []
         if self.residual_ns:
-            found.append(f"the parts add up to {self.whole.total_ns} ns, the difference is {self.span_ns} ns")
+            problems.append(f"the parts add up to {self.whole.total_ns} ns, the difference is {self.span_ns} ns")
         for side, added in ((self.first, self.whole.first), (self.other, self.whole.other)):
             if added.count != (count := len(side.items)):
-                found.append(f"{side.trace.info.path} has {count} pieces of work, {added.count} are in the sum")
+                problems.append(f"{side.trace.info.path} has {count} pieces of work, {added.count} are in the sum")
         for name, sums in (("places", self.locations.values()), ("layers", self.layers.values())):
             folded_ns = sum(item.total_ns for item in sums) + self.tail_ns
             if folded_ns != self.whole.total_ns:
-                found.append(f"the {name} add up to {folded_ns} ns, the whole to {self.whole.total_ns} ns")
-        return tuple(found)
+                problems.append(f"the {name} add up to {folded_ns} ns, the whole to {self.whole.total_ns} ns")
+        return tuple(problems)
 
 
 def part_of(change: WorkChange) -> str:
@@ -269,9 +269,9 @@ def summed(first: Selection, other: Selection) -> Summed:
     lanes = _numbered(first.lanes, by_kind), _numbered(other.lanes, by_kind)
     for key in dict.fromkeys(itertools.chain(*lanes)):
         one, two = (side.get(key) for side in lanes)
-        found = _changes(one.items if one else (), two.items if two else (), keys_of, hunks)
-        hunks = max((change.hunk + 1 for change in found), default=hunks)
-        changes += found
+        paired = _changes(one.items if one else (), two.items if two else (), keys_of, hunks)
+        hunks = max((change.hunk + 1 for change in paired), default=hunks)
+        changes += paired
         tail_ns += (two.tail_ns if two else 0) - (one.tail_ns if one else 0)
     whole = RowSum()
     whole.parts["idle"] += tail_ns
@@ -284,7 +284,7 @@ def summed(first: Selection, other: Selection) -> Summed:
 
 
 def _keys(*sides: Selection) -> Callable[[RecordedWork], tuple[Hashable | None, ...]]:
-    """Return the function of the keys by which work is paired, level by level, of what both traces record."""
+    """Return a function for the keys by which work is paired, one per level, from what both traces record."""
     items = [side.items for side in sides]
     has_phases, has_modules, has_shapes, has_operators = (
         all(any(getattr(item, name) for item in each) for each in items)
@@ -293,35 +293,35 @@ def _keys(*sides: Selection) -> Callable[[RecordedWork], tuple[Hashable | None, 
 
     def keys(row: RecordedWork) -> tuple[Hashable | None, ...]:
         phase = row.phase if has_phases else None
-        place = (phase, row.layer, row.module and class_names(row.module)) if has_modules else (phase,)
-        asked = row.operator if has_operators else None
-        work = (asked, row.cls)
+        location = (phase, row.layer, row.module and class_names(row.module)) if has_modules else (phase,)
+        operator = row.operator if has_operators else None
+        work = (operator, row.cls)
         function = functions_in(row.name) if row.cls else ()
-        by_class = not asked or row.cls in SPECIFIC or (row.cls or "").startswith("memcpy")
+        by_class = not operator or row.cls in SPECIFIC or (row.cls or "").startswith("memcpy")
         return (
             # Without an operator the name alone tells what it is.
-            (place, work, row.shape if has_shapes else None, None if asked else row.name),
-            (place, work) if asked else None,
-            (phase, work) if asked else None,
+            (location, work, row.shape if has_shapes else None, None if operator else row.name),
+            (location, work) if operator else None,
+            (phase, work) if operator else None,
             (phase, row.name),
             (phase, row.cls, function) if function else None,
             (phase, row.cls) if by_class and row.cls else None,
-            (phase, asked) if asked else None,
+            (phase, operator) if operator else None,
         )
 
     return keys
 
 
 def _numbered(lanes: Sequence[Lane], by_kind: bool) -> dict[Hashable, Lane]:
-    """Lanes by kind of step, number of the step among those of its kind, and number of the device."""
+    """Return lanes by kind of step, number of the step among those of its kind, and number of the device."""
     devices = {name: number for number, name in enumerate(sorted({lane.name for lane in lanes}, key=_natural))}
-    found: dict[Hashable, Lane] = {}
+    numbered: dict[Hashable, Lane] = {}
     counts: Counter[Hashable] = Counter()
     for lane in lanes:
         key = lane.kind if by_kind else None, devices[lane.name]
         counts[key] += 1
-        found[key, counts[key]] = lane
-    return found
+        numbered[key, counts[key]] = lane
+    return numbered
 
 
 def _natural(lane: str) -> list[tuple[int, str]]:
@@ -340,26 +340,26 @@ def _changes(
     between = list(gaps(matches, len(first), len(other)))
 
     def same(row: RecordedWork) -> Hashable:
-        """Equal for the same work, wherever it ran in a layer."""
+        """Return a key that is equal for the same work, wherever it ran in a layer."""
         return row.name, row.cls, row.operator, row.shape, row.layer
 
     left: defaultdict[Hashable, deque[int]] = defaultdict(deque)
-    for place in itertools.chain(*(here for here, _ in between)):
-        left[same(first[place])].append(place)
-    # Of each place of the other sequence that holds moved work, where it was in the first one.
+    for index in itertools.chain(*(here for here, _ in between)):
+        left[same(first[index])].append(index)
+    # For each index of the other sequence that holds moved work, its index in the first one.
     origins: dict[int, int] = {}
-    for place in itertools.chain(*(there for _, there in between)):
-        if places := left.get(same(other[place])):
-            origins[place] = places.popleft()
+    for index in itertools.chain(*(there for _, there in between)):
+        if origin_indices := left.get(same(other[index])):
+            origins[index] = origin_indices.popleft()
     gone = set(origins.values())
     work_changes: list[WorkChange] = []
     for number, (here, there) in enumerate(between):
         size = len(work_changes)
-        work_changes += [WorkChange(DELETED, first[place], None, hunk=hunks) for place in here if place not in gone]
-        for place in there:
-            moved = place in origins
-            before = first[origins[place]] if moved else None
-            work_changes.append(WorkChange(MOVED if moved else INSERTED, before, other[place], hunk=hunks))
+        work_changes += [WorkChange(DELETED, first[index], None, hunk=hunks) for index in here if index not in gone]
+        for index in there:
+            moved = index in origins
+            before = first[origins[index]] if moved else None
+            work_changes.append(WorkChange(MOVED if moved else INSERTED, before, other[index], hunk=hunks))
         hunks += len(work_changes) > size
         if number < len(matches):
             match = matches[number]
@@ -369,7 +369,7 @@ def _changes(
 
 def _hunks(changes: Sequence[WorkChange]) -> list[Hunk]:
     """Return runs of changes without a match, alike ones together, the largest difference first."""
-    found: dict[Hashable, Hunk] = {}
+    hunks: dict[Hashable, Hunk] = {}
     before: WorkChange | None = None
     runs = [(number, list(group)) for number, group in itertools.groupby(changes, key=lambda change: change.hunk)]
     for (number, group), (following, later) in zip(runs, [*runs, (0, [])][1:], strict=True):
@@ -381,8 +381,8 @@ def _hunks(changes: Sequence[WorkChange]) -> list[Hunk]:
         )
         key = location_of(group[0].work), gone, new, moved
         around = before, later[0] if following == -1 else None
-        hunk = found.setdefault(key, Hunk(*key, around, group))
+        hunk = hunks.setdefault(key, Hunk(*key, around, group))
         hunk.count += 1
         for change in group:
             hunk.sum.add(change)
-    return sorted(found.values(), key=lambda hunk: (-abs(hunk.sum.total_ns), -hunk.count))
+    return sorted(hunks.values(), key=lambda hunk: (-abs(hunk.sum.total_ns), -hunk.count))

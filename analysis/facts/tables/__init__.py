@@ -35,22 +35,22 @@ def install(engine: TraceProcessor, everything: bool = False) -> None:
     everything: add all of them now. Raises EngineError.
     """
     facts = Facts(engine)
-    made: set[str] = set()
+    added: set[str] = set()
 
     def provide(sql: str) -> None:
         if sql.startswith(statements.HEAD):  # a table of facts, which reads none
             return
         for name in sorted(facts_in(sql) & TABLES.keys()):
-            if name in made:  # also by what another one is made from
+            if name in added:  # also by what another one is made from
                 continue
-            made.add(name)  # first: what it is made from is asked too
+            added.add(name)  # first: what it is made from is asked too
             try:
                 made_of = table_sql(name, facts)
                 engine.before_query = None  # it takes long to look for facts in the values of one
                 for statement in made_of:
                     engine.query(statement)
             except MolprofError:
-                made.discard(name)
+                added.discard(name)
                 raise
             finally:
                 engine.before_query = provide
@@ -75,10 +75,10 @@ def computed_ahead(engine: TraceProcessor, processes: int | None) -> AbstractCon
 def table_sql(name: str, facts: Facts) -> list[str]:
     """Return the statements that make a table of facts."""
     columns = TABLES[name].columns
-    found = made(name, facts, TABLES[name])
+    rows = made(name, facts, TABLES[name])
     if len(columns) <= _FEW and all(" JOINID(" in column for column in columns):
-        return statements.of_ids(name, columns, [np.asarray(column, dtype=np.int64) for column in found])
-    return statements.of_rows(name, columns, _rows(found))
+        return statements.of_ids(name, columns, [np.asarray(column, dtype=np.int64) for column in rows])
+    return statements.of_rows(name, columns, _rows(rows))
 
 
 def _rows(columns: Sequence[Sequence[Any] | np.ndarray]) -> Iterator[Sequence[Any]]:

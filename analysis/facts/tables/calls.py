@@ -49,24 +49,24 @@ def _placed_calls(facts: Facts) -> tuple[Array, Array]:
 
 def _call_places(facts: Facts) -> Sequence[Column]:
     first_ids = np.sort(_placed_calls(facts)[1])
-    found = EnclosingIndex(facts).of_slices(first_ids.tolist())
-    return first_ids, *_place_columns([found[number] for number in first_ids.tolist()])
+    enclosing = EnclosingIndex(facts).of_slices(first_ids.tolist())
+    return first_ids, *_place_columns([enclosing[number] for number in first_ids.tolist()])
 
 
-def _place_columns(places: Sequence[Enclosing]) -> list[list[str | None]]:
-    return [[getattr(place, column) for place in places] for column in _PLACE]
+def _place_columns(enclosing: Sequence[Enclosing]) -> list[list[str | None]]:
+    return [[getattr(location, column) for location in enclosing] for column in _PLACE]
 
 
 def _launched_work(facts: Facts) -> Sequence[Column]:
     work, (stacks, first_ids) = facts.work, _placed_calls(facts)
     classes, class_of = facts.classes
-    known = np.flatnonzero(work.call != NONE)
-    place = np.zeros(len(work.call), dtype=np.int64)
-    place[known] = np.searchsorted(stacks, facts.call_stacks[work.call[known]]) + 1
-    keys, which = np.unique(place * len(classes) + class_of, return_inverse=True)
-    places, of_class = np.divmod(keys, max(1, len(classes)))
+    launched = np.flatnonzero(work.call != NONE)
+    place_number = np.zeros(len(work.call), dtype=np.int64)
+    place_number[launched] = np.searchsorted(stacks, facts.call_stacks[work.call[launched]]) + 1
+    keys, which = np.unique(place_number * len(classes) + class_of, return_inverse=True)
+    place_numbers, of_class = np.divmod(keys, max(1, len(classes)))
     return (
-        ids(first_ids, places - 1),
+        ids(first_ids, place_numbers - 1),
         names(classes, of_class),
         np.bincount(which, minlength=len(keys)),
         key_sums(which, work.ts_end - work.ts, len(keys)),
@@ -126,10 +126,10 @@ def _kinds(facts: Facts) -> list[str | None]:
         step = np.append(facts.call_steps, NONE)[work.call]
         some = step != NONE
         lengths = key_sums(np.searchsorted(steps.id, step[some]), (work.ts_end - work.ts)[some], len(steps.id))
-    found = are_prefills(lengths) if steps.by_function else None
-    if found is None:
+    prefills = are_prefills(lengths) if steps.by_function else None
+    if prefills is None:
         return [None] * len(steps.id)
-    return ["prefill" if is_prefill else "decode" for is_prefill in found.tolist()]
+    return ["prefill" if is_prefill else "decode" for is_prefill in prefills.tolist()]
 
 
 def _step_spans(facts: Facts) -> Sequence[Column]:

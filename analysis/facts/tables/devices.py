@@ -18,8 +18,8 @@ def _devices(facts: Facts) -> Sequence[Column]:
 
 
 def _device_gaps(facts: Facts) -> Sequence[Column]:
-    found = facts.gaps
-    return names(facts.devices, facts.work.device[found.next]), found.ts, found.ts_end
+    gaps = facts.gaps
+    return names(facts.devices, facts.work.device[gaps.next]), gaps.ts, gaps.ts_end
 
 
 def _device_work(facts: Facts) -> Sequence[Column]:

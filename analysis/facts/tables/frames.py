@@ -63,8 +63,8 @@ def _operator_calls(facts: Facts) -> Sequence[Column]:
 
 def _known(numbers: Array) -> Array:
     """Return the numbers, with nothing in place of NONE."""
-    found: Array = np.ma.masked_equal(numbers, NONE)  # type: ignore[no-untyped-call]
-    return found
+    masked: Array = np.ma.masked_equal(numbers, NONE)  # type: ignore[no-untyped-call]
+    return masked
 
 
 def _ids(facts: Facts, index: Array) -> Array:
@@ -73,21 +73,21 @@ def _ids(facts: Facts, index: Array) -> Array:
 
 def _memory(facts: Facts) -> Sequence[Column]:
     events, ends = facts.allocations, facts.layer_ends
-    found = lifetimes(events)
+    lives = lifetimes(events)
     # The last of the next three ends of layers.
     ends_ts = np.full(len(events.id), NONE)
     if len(ends):
         last = ends[np.minimum(np.searchsorted(ends, events.ts, side="right") + 2, len(ends) - 1)]
         ends_ts = np.where(last > events.ts, last, NONE)
-    next_ts = np.append(events.ts, NONE)[found.next]
+    next_ts = np.append(events.ts, NONE)[lives.next]
     frames = facts.frames
     index = frames.index(events.id)
     phases, steps = (facts.placed(events.id, lanes) for lanes in (facts.phase_lanes, facts.step_lanes))
     return (
         events.id, _known(frames.path[index]), _ids(facts, frames.around[index]), _known(phases), _known(steps),
-        events.upid, events.device, events.size, events.total, events.reserved, found.unexplained,
-        _known(np.append(events.id, NONE)[found.allocation]), _known(next_ts),
-        _known(np.where(found.is_freed, next_ts, NONE)), _known(ends_ts),
+        events.upid, events.device, events.size, events.total, events.reserved, lives.unexplained,
+        _known(np.append(events.id, NONE)[lives.allocation]), _known(next_ts),
+        _known(np.where(lives.is_freed, next_ts, NONE)), _known(ends_ts),
     )  # fmt: skip
 
 

@@ -14,23 +14,24 @@ from molprof.analysis.facts.tables.table import Column, FactTable, known
 
 
 def _graph_replays(facts: Facts) -> Sequence[Column]:
-    found, _ = facts.graphs
+    replays, _ = facts.graphs
     return (
-        facts.calls.id[found.launch], found.graph, found.number, known(found.graph_id, graphs.UNKNOWN), found.ts,
-        found.ts_end - found.ts, found.kernels, found.memory_operations, found.gpu_ns, found.gaps_ns,
+        facts.calls.id[replays.launch], replays.graph, replays.number, known(replays.graph_id, graphs.UNKNOWN),
+        replays.ts, replays.ts_end - replays.ts, replays.kernels, replays.memory_operations, replays.gpu_ns,
+        replays.gaps_ns,
     )  # fmt: skip
 
 
 def _replayed_graphs(facts: Facts) -> Sequence[Column]:
-    found, _ = facts.graphs
-    size = int(found.graph.max(initial=-1)) + 1
-    first = np.flatnonzero(found.number == 0)
-    first = first[np.argsort(found.graph[first])]
-    took = graphs.spread(found.graph, found.ts_end - found.ts, size)
+    replays, _ = facts.graphs
+    size = int(replays.graph.max(initial=-1)) + 1
+    first = np.flatnonzero(replays.number == 0)
+    first = first[np.argsort(replays.graph[first])]
+    took = graphs.spread(replays.graph, replays.ts_end - replays.ts, size)
     return (
-        np.arange(size), known(found.graph_id[first], graphs.UNKNOWN), took.count, found.kernels[first],
-        found.memory_operations[first], took.middle, took.least, took.most, key_sums(found.graph, found.gpu_ns, size),
-        key_sums(found.graph, found.gaps_ns, size),
+        np.arange(size), known(replays.graph_id[first], graphs.UNKNOWN), took.count, replays.kernels[first],
+        replays.memory_operations[first], took.middle, took.least, took.most,
+        key_sums(replays.graph, replays.gpu_ns, size), key_sums(replays.graph, replays.gaps_ns, size),
     )  # fmt: skip
 
 

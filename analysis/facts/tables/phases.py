@@ -23,10 +23,10 @@ _FILLING = "SELECT id FROM _molprof_constraint_phase WHERE phase = 'mask_fill_pe
 
 
 def _loop_phases(facts: Facts) -> Sequence[Column]:
-    found = facts.loop_phases
+    phases = facts.loop_phases
     return (
-        facts.loop_marks.id[found.mark], found.ts, found.ts_end - found.ts, known(found.call, NONE),
-        known(found.step, NONE),
+        facts.loop_marks.id[phases.mark], phases.ts, phases.ts_end - phases.ts, known(phases.call, NONE),
+        known(phases.step, NONE),
     )  # fmt: skip
 
 

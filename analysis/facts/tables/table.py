@@ -26,9 +26,9 @@ def names(texts: Sequence[str | None], numbers: Array) -> list[str | None]:
     return [None if number == NONE else texts[number] for number in numbers.tolist()]
 
 
-def ids(known: Array, index: Array) -> list[int | None]:
+def ids(all_ids: Array, index: Array) -> list[int | None]:
     """Return the id of each index; None for NONE."""
-    return [None if number == NONE else int(known[number]) for number in index.tolist()]
+    return [None if number == NONE else int(all_ids[number]) for number in index.tolist()]
 
 
 def known(numbers: Array, absent: int) -> list[int | None]:

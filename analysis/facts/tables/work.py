@@ -32,15 +32,15 @@ def _work_classes(facts: Facts) -> Sequence[Column]:
 
 def _exposed_names(facts: Facts) -> Sequence[Column]:
     work, names_ = facts.work, facts.names
-    found = coverage.exposure(work, facts.name_of, len(names_))
+    exposure = coverage.exposure(work, facts.name_of, len(names_))
     count, time_ns = _totals(facts.name_of, work, len(names_))
-    return np.arange(len(names_)), [name.work_class for name in names_], count, time_ns, found.busy, found.exposed
+    return np.arange(len(names_)), [name.work_class for name in names_], count, time_ns, exposure.busy, exposure.exposed
 
 
 def _exposed_classes(facts: Facts) -> Sequence[Column]:
     classes, class_of = facts.classes
-    found = coverage.exposure(facts.work, class_of, len(classes))
-    return classes, *_totals(class_of, facts.work, len(classes)), found.busy, found.exposed
+    exposure = coverage.exposure(facts.work, class_of, len(classes))
+    return classes, *_totals(class_of, facts.work, len(classes)), exposure.busy, exposure.exposed
 
 
 def _class_overlap(facts: Facts) -> Sequence[Column]:
@@ -60,26 +60,27 @@ def _exposed_phases(facts: Facts) -> Sequence[Column]:
     phases, phase_of = facts.work_phases
     keys = phase_of + 1  # 0: outside any phase
     size = len(phases) + 1
-    found = coverage.exposure(facts.work, keys, size)
+    exposure = coverage.exposure(facts.work, keys, size)
     count, time_ns = _totals(keys, facts.work, size)
     there = np.flatnonzero(count)
-    told = [None, *phases]
-    return [told[key] for key in there.tolist()], *(x[there] for x in (count, time_ns, found.busy, found.exposed))
+    phase_names = [None, *phases]
+    columns = count, time_ns, exposure.busy, exposure.exposed
+    return [phase_names[key] for key in there.tolist()], *(column[there] for column in columns)
 
 
 def _chains(facts: Facts) -> Sequence[Column]:
-    found, work = facts.chains, facts.work
-    saved = found.time_ns - found.longest_ns
-    return found.chain, work.id[found.first], work.ts[found.first], found.kernels, found.time_ns, saved
+    chains, work = facts.chains, facts.work
+    saved = chains.time_ns - chains.longest_ns
+    return chains.chain, work.id[chains.first], work.ts[chains.first], chains.kernels, chains.time_ns, saved
 
 
 def _chain_sums(facts: Facts) -> Sequence[Column]:
-    found = facts.chains
-    chains = sorted(set(found.chain))
-    number = np.array([chains.index(chain) for chain in found.chain], dtype=np.int64)
+    instances = facts.chains
+    chains = sorted(set(instances.chain))
+    number = np.array([chains.index(chain) for chain in instances.chain], dtype=np.int64)
     sums = np.zeros((2, len(chains)), dtype=np.int64)
-    np.add.at(sums[0], number, found.time_ns)
-    np.add.at(sums[1], number, found.time_ns - found.longest_ns)
+    np.add.at(sums[0], number, instances.time_ns)
+    np.add.at(sums[1], number, instances.time_ns - instances.longest_ns)
     return chains, np.bincount(number, minlength=len(chains)), sums[0], sums[1]
 
 

@@ -257,8 +257,8 @@ class _ChromeReader:
         """
         if not self._submitted:
             return {}
-        known = {event.position: event.number for event in self._linked}
-        numbers = known.copy()
+        linked = {event.position: event.number for event in self._linked}
+        numbers = linked.copy()
         for call, stages in self._submitted:
             if work := [self._stages[stage] for stage in stages if stage in self._stages]:
                 numbers |= dict.fromkeys(work, numbers.setdefault(call, stages[0]))
@@ -267,7 +267,7 @@ class _ChromeReader:
         last = max([*self._stages, *numbers.values()], default=0)
         for number, position in enumerate(self._calls, last + 1):
             numbers.setdefault(position, number)
-        return {position: number for position, number in numbers.items() if position not in known}
+        return {position: number for position, number in numbers.items() if position not in linked}
 
     def _flow_events(self, rows: np.ndarray, members: list[dict[str, Any]]) -> Iterator[bytes]:
         """Flows as torch.profiler writes them: from the first event of a number to each of the others."""

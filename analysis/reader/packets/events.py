@@ -220,8 +220,8 @@ class RenderStages:
         if event.stage_iid:
             entry = sequence.find("gpu_specifications", event.stage_iid)
             stage, is_compute = str(entry.name), is_compute or entry.category == _COMPUTE
-        known = next((kind for text, kind in _CATEGORIES.items() if stage.lower().startswith(text)), None)
-        category = known or ("kernel" if is_compute else stage or "gpu_render_stage")
+        by_name = next((kind for text, kind in _CATEGORIES.items() if stage.lower().startswith(text)), None)
+        category = by_name or ("kernel" if is_compute else stage or "gpu_render_stage")
         args["device"] = event.gpu_id
         if not isinstance(args.get("stream"), int) and (match := _STREAM.search(queue)):
             args["stream"] = int(match[1])

@@ -43,20 +43,20 @@ def rank_key(text: str) -> tuple[int, ...]:
 def check_one_run(
     name: str, linked: Iterable[Linked], pids: Sequence[int | str], process_names: Mapping[int | str, str]
 ) -> None:
-    """Refuses a trace in which calls of several processes, or work of several runs, share a number.
+    """Refuse a trace in which calls of several processes, or work of several runs, share a number.
 
-    pids: of each of `linked`. Processes whose names tell their ranks count for themselves. Raises TraceError.
+    pids: of each of `linked`. Processes whose names hold their ranks count for themselves. Raises TraceError.
     """
     ranks = {pid: rank_key(str(pid)) or rank_key(process_names.get(pid, "")) for pid in set(pids)}
     are_told = all(ranks.values())
-    places: defaultdict[tuple[bool, object, int], set[tuple[int | str, object]]] = defaultdict(set)
+    users_of: defaultdict[tuple[bool, object, int], set[tuple[int | str, object]]] = defaultdict(set)
     graphs: set[tuple[object, int]] = set()
     for event, pid in zip(linked, pids, strict=True):
         rank = ranks[pid] if are_told else None
-        places[event.is_work, rank, event.number].add((pid, event.device))
+        users_of[event.is_work, rank, event.number].add((pid, event.device))
         if event.is_graph and not event.is_work:
             graphs.add((rank, event.number))
-    for (is_work, owner, number), users in sorted(places.items(), key=lambda item: item[0][0]):
+    for (is_work, owner, number), users in sorted(users_of.items(), key=lambda item: item[0][0]):
         processes = sorted(map(str, {pid for pid, _ in users}))
         # One graph launch may start work on several devices.
         is_of_graph = is_work and (owner, number) in graphs and len({device for _, device in users}) >= len(processes)
