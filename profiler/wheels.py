@@ -90,7 +90,7 @@ def read_there(packages: Sequence[str], listed: Path | None) -> dict[str, Versio
 
 
 def gather(target: WheelTarget, extras: Sequence[str], folder: Path, listed: bool) -> list[Path]:
-    """Fill `folder` with the wheels that recording and `extras` of molprof lack on the other machine, molprof's first.
+    """Replace the wheels in `folder` by those that recording and `extras` lack on the other machine.
 
     With `listed`, `target.there` is all that is there; else what its transformers requires, in old and new versions, is
     there too. Raises UsageError where torch is not there or too old, or no set of versions fits; RunError if uv or pip

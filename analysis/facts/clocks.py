@@ -51,7 +51,7 @@ def device_syncs(facts: Facts) -> tuple[Array, Array]:
 
 
 def clock(facts: Facts) -> tuple[int, int, int, int, int | None, int | None, float | None]:
-    """Return the contradictions of a trace, as molprof_clock has them."""
+    """Return the row of molprof_clock: contradictions, least delay and slack, mean delay."""
     work = facts.work
     delay = (work.ts - work.call_ts)[work.call != NONE]
     slack = device_syncs(facts)[1]

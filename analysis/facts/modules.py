@@ -26,7 +26,7 @@ class ModulePaths(Struct, frozen=True):
 
 
 def module_paths(outer: Sequence[int], modules: Sequence[Module | None]) -> ModulePaths:
-    """Return the paths of modules of paths of frames.
+    """Return, for each path of frames, its path of modules.
 
     outer: of each path of frames the one around it, which stands before it; NONE. modules: the innermost frame of each,
     where it is a module or range.

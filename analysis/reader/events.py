@@ -147,7 +147,7 @@ _needed_args: Any = msgspec.json.Decoder(NeededArgs | None, float_hook=exact_flo
 
 
 def needed_of(category: str | None) -> Collection[str] | None:
-    """Return the args of slices and instants of a category that the engine gets, where not all are wanted.
+    """Return the names of the args to keep of slices and instants of a category.
 
     None for all.
     """

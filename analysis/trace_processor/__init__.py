@@ -40,7 +40,7 @@ def open_engine(
 
 
 def engine_version() -> str:
-    """Return the version of the embedded trace processor, by which a state of it can be used. Raises EngineError."""
+    """Return what names the embedded trace processor in keys of the cache. Raises EngineError."""
     from molprof.analysis.trace_processor.wasm import find_wasm
 
     path = find_wasm(False)

@@ -52,7 +52,7 @@ class Attached(Struct, frozen=True):
 
 
 def from_json(raw: Any) -> Attached:
-    """Raise TraceError."""
+    """Return what a trace's `molprof_attached` holds. Raises TraceError, also without passes."""
     attached = read_typed(raw, Attached, KEY)
     if not attached.passes:
         raise TraceError(f"{KEY} has no passes")

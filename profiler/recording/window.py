@@ -64,7 +64,7 @@ class ProfilerMarks(Marks):
         self._push("setup", with_step=False)
 
     def forward(self) -> None:
-        """Begin the forward of a step."""
+        """Begin the next step, with its forward; the first of a batch is its prefill."""
         self._close()
         self._step += 1
         self._push("step")

@@ -222,7 +222,7 @@ class _TraceSteps:
 
 
 def by_steps(first: Selection, other: Selection, by: str) -> tuple[BySteps, ...]:
-    """Return the difference of two selections for each kind of step that both have, the kind with most steps first."""
+    """Return the difference of two selections for each common kind of step, that with most steps first."""
     counts = [Counter(step.kind for step in side.steps) for side in (first, other)]
     kinds = sorted(counts[0].keys() & counts[1].keys(), key=lambda kind: -min(count[kind] for count in counts))
     differences = []
