@@ -126,8 +126,8 @@ def findings_section(reports: Reports) -> Section:
     """All findings in a table, in their order, then each with evidence, fix and query."""
     table = reports.table(
         lambda report: enumerate(report.findings, 1),
-        ("#", "index", "0"), ("finding", "text", "1.title"), ("gain at most", "ratio", "1.gain_ratio"),
-        ("id", "text", "1.id"),
+        ("#", "index", "0"), ("finding", "text", lambda item: _title(item[1])),
+        ("gain at most", "ratio", "1.gain_ratio"), ("id", "text", "1.id"),
     )  # fmt: skip
     if not table.rows:
         return Section("Findings", ("none: no rule found evidence",))
@@ -138,6 +138,11 @@ def findings_section(reports: Reports) -> Section:
     ]
     notes = ("sorted by gain, and by how much of it such a fix reaches as a rule; gains overlap and do not add up",)
     return Section("Findings", notes, table, parts=tuple(details), name=_ALL)
+
+
+def _title(finding: Finding) -> str:
+    """Return the title of a finding, marked where it is a note."""
+    return f"note: {finding.title}" if finding.note else finding.title
 
 
 def _name(report: int, index: int) -> str:
@@ -156,4 +161,4 @@ def _detail(number: str, item: Finding, name: str) -> Section:
         ("fix", item.fix),
         ("query", f"molprof query {query} TRACE"),
     )
-    return Section(f"{number}. {item.title}", table=pairs(rows), name=name, link=item.query)
+    return Section(f"{number}. {_title(item)}", table=pairs(rows), name=name, link=item.query)
