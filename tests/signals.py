@@ -113,7 +113,7 @@ def wrong(command: str, sent: str, code: int, folder: Path) -> list[str]:
     said = (folder / "said").read_text(errors="replace")
     found = []
     twice, number = " " in sent, getattr(signal, sent.split()[0]) if sent else 0
-    codes = {0, -number} if command in ("run", "record") or twice else {0, 130, -number}
+    codes = {0, -number} if command == "record" or twice else {0, 130, -number}
     if command == "record" and number == signal.SIGINT:
         codes = {0, 1, -number}  # of a program that ends by an exception
     is_killed = twice or (command == "record" and code < 0)  # it cannot clean up: the next that writes there does
