@@ -194,7 +194,7 @@ NOISE = (
     [
         (None, 50, f"{SAID} Most of it is useful tokens (+900 ms), forward: launch-bound (GPU idle) (+250 ms)."),
         ({"tokens.useful": 1_800, "forward.gpu": -420}, 50,
-         f"{SAID} Most of it is useful tokens (+1.80 s). In the other direction: forward: GPU busy (-420 ms)."),
+         f"{SAID} Largest: useful tokens (+1.80 s). In the other direction: forward: GPU busy (-420 ms)."),
         # Parts that cancel each other are not most of it.
         ({"tokens.useful": 8_000, "forward.gpu": -7_000}, 50,
          f"{SAID} Largest: useful tokens (+8.00 s). In the other direction: forward: GPU busy (-7.00 s)."),
