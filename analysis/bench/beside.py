@@ -21,10 +21,11 @@ from molprof.analysis.bench.summary import MeasuredCase, summed
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.remedy import engine_advice, question
+from molprof.common.answer_counts import answer_counts
 from molprof.common.bench_records import digest, read_results
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import MolprofError
-from molprof.common.manifest import KIND_LETTERS, Manifest, ProgramTotals, Repeat, from_json
+from molprof.common.manifest import Manifest, ProgramTotals, Repeat, from_json
 from molprof.common.measured import MeasuredRun
 from molprof.common.settings import CONSTRAINTS
 from molprof.common.values import percent_text, time_text
@@ -129,11 +130,7 @@ def _measured(manifest: Manifest) -> _Capture | None:
         },
         once_ns=timings.processor_once_ns,
         once_parts_ns=timings.processor_parts_ns,
-        answers=len(answers),
-        judged=sum(item.valid is not None for item in answers),
-        valid=sum(item.valid is True for item in answers),
-        wrong=sum(item.valid is False and item.kinds.endswith(KIND_LETTERS["eos"]) for item in answers),
-        tokens=sum(len(item.token_ids) for item in answers),
+        **answer_counts(answers),
         steps=steps,
     )
     return _Capture(measured, digest({"all": [constraint, prompts, machine, settings]}))

@@ -15,9 +15,10 @@ import torch
 from msgspec.structs import replace
 from transformers.utils.import_utils import is_optimum_quanto_available
 
+from molprof.common.answer_counts import answer_counts
 from molprof.common.errors import MolprofError, UsageError
 from molprof.common.files import check_output
-from molprof.common.manifest import KIND_LETTERS, Machine, Session
+from molprof.common.manifest import Machine, Session
 from molprof.common.measured import MeasuredRun
 from molprof.common.memory import default_threads, processors
 from molprof.common.settings import CONSTRAINTS, NO_PROCESSOR, SETTINGS, TABLE, VLLM, CaptureSettings
@@ -237,11 +238,7 @@ def _measured_run(run: CapturedRun, rounds: Sequence[int]) -> MeasuredRun:
         constraint_ns={name: ns / steps / len(repeats) for name, ns in sums.items()},
         once_ns=run.processor_once_ns,
         once_parts_ns=run.once_parts_ns,
-        answers=len(answers),
-        judged=sum(item.valid is not None for item in answers),
-        valid=sum(item.valid is True for item in answers),
-        wrong=sum(item.valid is False and item.kinds.endswith(KIND_LETTERS["eos"]) for item in answers),
-        tokens=sum(len(item.token_ids) for item in answers),
+        **answer_counts(answers),
         steps=steps,
     )
 

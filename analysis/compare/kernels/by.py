@@ -92,7 +92,7 @@ class StepDurations:
         return self.counts.total / self.times.size
 
     def add(self, index: int, ns: int, count: int = 0) -> None:
-        """Add time and number of pieces of work to the step at index `index`."""
+        """Add time and number of pieces of work to the step at `index`."""
         self.times.known[index] += ns
         self.counts.known[index] += count
 
