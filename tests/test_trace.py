@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,27 @@ def test_a_layer_is_read_when_it_is_asked_for(trace: molprof.Trace, opened: list
 
 def kernels(trace: molprof.Trace) -> dict[str, int]:
     return {str(trace.path): trace.report.counts.kernels}
+
+
+def test_a_closed_trace_holds_no_memory(trace: molprof.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that reads a thousand traces, and looks for circles of objects seldom, would hold all of them."""
+    held: list[weakref.ref[Any]] = []
+    install = opening.install
+
+    def seen(engine: Any, *arguments: Any) -> None:
+        install(engine, *arguments)
+        held.extend([weakref.ref(engine), weakref.ref(engine.facts)])
+
+    monkeypatch.setattr(opening, "install", seen)
+    gc.collect()
+    gc.disable()
+    try:
+        assert trace.report.counts.kernels == 1
+        trace.sql("INCLUDE PERFETTO MODULE molprof.idle_causes; SELECT * FROM molprof_idle_cause")
+        trace.close()
+        assert [item() for item in held] == [None] * 4
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("at_once", [0, 1, 2])

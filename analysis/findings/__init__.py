@@ -64,8 +64,9 @@ def find_all(known: TraceFacts) -> tuple[Finding, ...]:
     }
 
     def whole(name: str) -> str:
-        outer = holder[name]
-        return name if outer is None else whole(outer)
+        while (outer := holder[name]) is not None:
+            name = outer
+        return name
 
     findings = [
         Finding(

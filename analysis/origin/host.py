@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from molprof.analysis.facts.gaps import until_own
-from molprof.analysis.facts.intervals import Coverage, Keyed, shared
+from molprof.analysis.facts.intervals import Coverage, Depth, Keyed, shared
 from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor import TraceProcessor
@@ -152,25 +152,24 @@ def _lanes(engine: TraceProcessor, threads: Threads) -> _Lanes:
 
 
 def _own_times(windows: Keyed, lanes: _Lanes, frames: Nesting) -> Iterator[tuple[str | None, int | None, int]]:
-    """Yield phase, index of the frame, and its time in windows without that of frames inside. None: in none of them."""
+    """Yield phase, index of the frame, and its time in windows without that of frames inside. None: in none of them.
+
+    Windows of one thread may overlap, as those of many GPUs that wait for it do; each counts.
+    """
     segments, width = frames.segments, len(frames.names) + 1
-
-    def own(spans: Keyed, phase: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Phase times the width, plus frame; and their time. The last frame stands for none."""
-        which, segment, starts, ends = shared(spans, segments[:3])
-        alone = spans[2] - spans[1]
-        np.subtract.at(alone, which, ends - starts)
-        keys = phase[which] * width + segments.owners[segment], phase * width + width - 1
-        return np.concatenate(keys), np.concatenate([ends - starts, alone])
-
-    window, lane, starts, ends = shared(windows, lanes[1:4])
-    keys, times = own((windows[0][window], starts, ends), lanes.phase[lane] + 1)
-    all_keys, all_times = own(windows, np.zeros_like(windows[0]))
-    # In no phase is what the phases leave.
-    keys, index_of = np.unique(np.concatenate([keys, keys % width, all_keys]), return_inverse=True)
+    none, inside = width - 1, Depth(*windows)
+    lane, segment, starts, ends = shared(lanes[1:4], segments[:3])
+    both_ns = inside.time(lanes.threads[lane], starts, ends)
+    lane_ns, segment_ns = inside.time(*lanes[1:4]), inside.time(*segments[:3])
+    np.subtract.at(lane_ns, lane, both_ns)
+    np.subtract.at(segment_ns, segment, both_ns)
+    rest_ns = (windows[2] - windows[1]).sum() - both_ns.sum() - lane_ns.sum() - segment_ns.sum()
+    phase = lanes.phase + 1
+    keys = phase[lane] * width + segments.owners[segment], phase * width + none, segments.owners, [none]
+    keys, index_of = np.unique(np.concatenate(keys), return_inverse=True)
     own_ns = np.zeros(len(keys), dtype=np.int64)
-    np.add.at(own_ns, index_of, np.concatenate([times, -times, all_times]))
+    np.add.at(own_ns, index_of, np.concatenate([both_ns, lane_ns, segment_ns, [rest_ns]]))
     for key, amount in zip(keys.tolist(), own_ns.tolist(), strict=True):
-        phase, frame = divmod(key, width)
+        phase_number, frame = divmod(key, width)
         if amount:
-            yield lanes.phases[phase - 1] if phase else None, frame if frame < width - 1 else None, amount
+            yield lanes.phases[phase_number - 1] if phase_number else None, frame if frame < none else None, amount

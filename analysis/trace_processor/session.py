@@ -144,6 +144,8 @@ class TraceProcessor:
             if self._transport is not None:
                 self._transport.close()
                 self._transport = None
+        # They hold this one and large arrays, and circles of objects are looked for seldom.
+        self.before_query = self.facts = self.fed = None
 
     def __enter__(self) -> TraceProcessor:
         return self
