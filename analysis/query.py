@@ -264,9 +264,14 @@ def check_parquet() -> None:
 
 def result_to_parquet(result: QueryResult) -> bytes:
     """Return the file's bytes. Raises UsageError for several results."""
+    return frame_to_parquet(result.frame)
+
+
+def frame_to_parquet(frame: Frame) -> bytes:
+    """Return the bytes of a Parquet file. Raises MissingExtraError."""
     check_parquet()
     import pyarrow.parquet
 
     buffer = io.BytesIO()
-    pyarrow.parquet.write_table(result.frame.to_arrow(), buffer, compression="zstd")
+    pyarrow.parquet.write_table(frame.to_arrow(), buffer, compression="zstd")
     return buffer.getvalue()

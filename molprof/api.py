@@ -172,11 +172,12 @@ def ranks(
 ) -> RankedJob:
     """Return the ranks of a distributed job side by side, from their traces, or folders with them.
 
-    parts: a folder that keeps what is read of each file, and is asked first. progress: files done, and how many there
-    are. Raises UsageError where there are no traces, TraceError where they cannot be read or are not the ranks of one
-    job, EngineError.
+    A file that cannot be read is in `unread`, and the others are shown without it. parts: a folder, here or in a
+    bucket, that keeps what is read of each file, and is asked first. progress: files done, and how many there are.
+    Raises UsageError where there are no traces, TraceError where none can be read or they are not the ranks of one job,
+    EngineError.
     """
-    from molprof.analysis.ranks import job_of_files
+    from molprof.analysis.ranks import Unread, job_of_files
     from molprof.analysis.ranks.files import known_ranks, rank_files, write_part
     from molprof.analysis.ranks.read import HINT, at_once
     from molprof.analysis.trace import each_trace
@@ -184,6 +185,7 @@ def ranks(
     reading = _reading(reading, how)
     files, left_out = rank_files(paths)
     rank_traces: list[RankTrace] = []
+    unread: list[Unread] = []
     from_parts: set[Path] = set()
 
     def kept(path: Path) -> list[RankTrace] | None:
@@ -201,12 +203,15 @@ def ranks(
     )
     for done, (path, read) in enumerate(zip(files, each, strict=True), 1):
         if isinstance(read, MolprofError):
-            raise read
-        if parts is not None and path not in from_parts:
-            write_part(parts, path, reading.partial, read)
-        rank_traces += read
+            if len(unread) + 1 == len(files):
+                raise read
+            unread.append(Unread(str(path), str(read)))
+        else:
+            if parts is not None and path not in from_parts:
+                write_part(parts, path, reading.partial, read)
+            rank_traces += read
         progress(done, len(files))
-    return job_of_files(rank_traces, left_out)
+    return job_of_files(rank_traces, left_out, unread, len(files))
 
 
 def ranks_of_trace(trace: Trace) -> list[RankTrace]:

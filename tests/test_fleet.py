@@ -15,7 +15,7 @@ import tiny_trace
 from goldens import called
 
 from molprof.analysis.fleet.executors import connected, read_alone
-from molprof.analysis.fleet.row import FleetRow, joined_text, part_path, read_part
+from molprof.analysis.fleet.row import FleetRow, joined_text, row_path, read_part
 from molprof.analysis.fleet.rows import Fleet, each_row
 from molprof.analysis.reader import Reading
 from molprof.common.errors import UsageError
@@ -61,8 +61,8 @@ def test_a_trace_is_one_part_and_a_failure_is_one_too(read: tuple[Path, str, str
 def test_a_rerun_reads_what_failed_or_is_damaged_alone(folder: Path) -> None:
     kept = rows(folder / "parts")
     marked = msgspec.structs.replace(kept["1.json"], figures={**kept["1.json"].figures, "kernels": 99})
-    part_path(folder / "parts", marked.digest or "", partial=False).write_bytes(msgspec.json.encode(marked))
-    damaged = part_path(folder / "parts", kept["2.json"].digest or "", partial=False)
+    row_path(folder / "parts", marked.digest or "", partial=False).write_bytes(msgspec.json.encode(marked))
+    damaged = row_path(folder / "parts", kept["2.json"].digest or "", partial=False)
     damaged.write_bytes(b'{"kind":"molprof row"')
     tiny_trace.write(folder / "traces" / "cut.json", {"traceEvents": [tiny_trace.work("kernel", "a", 0, 5, 1)]})
     code, out, said = called([*ROWS, "--format", "json"], folder)

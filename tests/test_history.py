@@ -14,7 +14,7 @@ import tiny_trace
 from goldens import called
 from msgspec.structs import replace
 
-from molprof.analysis.fleet.row import part_path, read_part, write_part
+from molprof.analysis.fleet.row import row_path, read_part, write_part
 
 # What Otava prints of series that change once, from their first value to another.
 PROGRAM = f"""#!{sys.executable}
@@ -44,7 +44,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     first, second = sorted(map(read_part, (folder / "rows").iterdir()), key=lambda row: row.file)
     for number, row in enumerate([first] * 4 + [second] * 2):
         write_part(folder, replace(row, digest=(digest := f"{number:064}")))
-        line = ["history", "add", part_path(folder, digest, False).name, "--to", "kept", "--commit", f"c{number}"]
+        line = ["history", "add", row_path(folder, digest, False).name, "--to", "kept", "--commit", f"c{number}"]
         when = ["--name", "nightly", "--time", f"2026-11-0{number + 1}T05:00+02:00"]
         assert called([*line, *when], folder)[0] == 0
     return folder

@@ -21,7 +21,8 @@ from molprof import api
 from molprof.analysis.documents.ranks import ranks_document
 from molprof.analysis.ranks import RankedJob
 from molprof.analysis.ranks.exchanges import bus_factor
-from molprof.analysis.ranks.files import part_path, read_part
+from molprof.analysis.ranks.files import ranks_path, read_part
+from molprof.analysis.reader.parts import digest_of
 from molprof.analysis.ranks.read import needed_bytes, workers_for
 from molprof.analysis.render import render
 from molprof.analysis.union import Union
@@ -362,22 +363,25 @@ def test_parts_put_together_equal_the_traces_and_are_read_again_only_if_changed(
     written(tmp_path, events(), events(late=60))
     parts = tmp_path / "parts"
     parts.mkdir()
-    names = [part_path(parts, tmp_path / name) for name in ("0.json", "1.json")]
+
+    def names(partial: bool = False) -> list[Path]:
+        return [ranks_path(parts, digest_of(tmp_path / name) or "", partial) for name in ("0.json", "1.json")]
 
     def shown(*paths: Path, **options: Any) -> dict[str, Any]:
         data = ranks_document(api.ranks(list(paths), **options)).json()
         return {name: value for name, value in data.items() if name != "left_out"}
 
     def kept() -> list[int]:
-        return [path.stat().st_mtime_ns for path in names]
+        return [path.stat().st_mtime_ns for path in names()]
 
     job = shown(tmp_path)
-    assert shown(tmp_path, parts=parts) == shown(parts) == shown(names[1], tmp_path / "0.json") == job
-    first = kept()
+    assert shown(tmp_path, parts=parts) == shown(parts) == shown(names()[1], tmp_path / "0.json") == job
+    first, first_of_one = kept(), names()[1]
     assert shown(tmp_path, parts=parts) == job
     assert kept() == first
     write_rank(tmp_path / "1.json", 1, events(late=30))
-    names[0].write_bytes(names[0].read_bytes()[:-40])
+    damaged = names()[0]
+    damaged.write_bytes(damaged.read_bytes()[:-40])
     done: list[tuple[int, int]] = []
     again = api.ranks([tmp_path], parts=parts, progress=lambda *state: done.append(state))
     assert [cost.late_ns for cost in again.costs] == [30_000, 0]
@@ -388,30 +392,38 @@ def test_parts_put_together_equal_the_traces_and_are_read_again_only_if_changed(
     result = molprof("ranks", ".", "--parts", "parts", "--submit", "slurm", "--format", "json")
     assert result.returncode == 0, result.stderr
     assert "parts has 2 of 2 files" in result.stderr
-    whole = kept()
     shown(tmp_path, parts=parts, partial=True)
-    assert all(one != two for one, two in zip(whole, kept(), strict=True))
+    assert sorted(parts.iterdir()) == sorted({first_of_one, *names(), *names(partial=True)})
 
-    text = gzip.decompress(names[0].read_bytes())
+    text = gzip.decompress(damaged.read_bytes())
     for content, message in (
-        (gzip.compress(text.replace(b'"schema":1', b'"schema":2')), "is a part of schema 2; this molprof reads 1"),
+        (gzip.compress(text.replace(b'"schema":2', b'"schema":3')), "is a part of schema 3; this molprof reads 2"),
         (gzip.compress(text.replace(b'"rank":0', b'"rank":"0"')), "is no whole part of a rank: Expected `int`"),
         (gzip.compress(text)[:-30], "is no whole part of a rank: Compressed file ended"),
     ):
-        names[0].write_bytes(content)
+        damaged.write_bytes(content)
         with pytest.raises(TraceError, match=message):
-            read_part(names[0])
+            read_part(damaged)
 
 
-def test_a_file_that_fails_stops_the_others(tmp_path: Path) -> None:
-    """They are read in processes of their own; most of them, which are not read yet, are not waited for."""
-    padding = [slice_("cpu_op", f"pad {'x' * 4000}", 1 + number, 0.5) for number in range(10)]
-    written(tmp_path, *[[*events(), *padding]] * 16, world_size=16)
-    (tmp_path / "0.json").write_bytes((tmp_path / "0.json").read_bytes()[:-20])
+def test_a_file_that_fails_stops_no_other(tmp_path: Path, molprof: Cli) -> None:
+    written(tmp_path, *[events()] * 4, world_size=4)
+    damaged = tmp_path / "2.json"
+    damaged.write_bytes(damaged.read_bytes()[:-20])
     (tmp_path / "parts").mkdir()
-    with pytest.raises(TraceError, match=r"0\.json"):
-        api.ranks([tmp_path], parts=tmp_path / "parts")
-    assert len(list((tmp_path / "parts").iterdir())) < 15
+    result = molprof("ranks", *(f"{rank}.json" for rank in range(4)), "--parts", "parts", "--format", "json")
+    assert result.returncode == 3
+    job = json.loads(result.stdout)
+    assert [rank["rank"] for rank in job["ranks"]] == [0, 1, 3]
+    assert [item["path"] for item in job["unread"]] == ["2.json"]
+    assert job["remarks"][0].startswith("3 of 4 files read, 1 failed because 2.json")
+    assert len(list((tmp_path / "parts").iterdir())) == 3
+    with pytest.raises(TraceError, match=r"2\.json"):
+        api.ranks([damaged])
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert molprof("ranks", "parts", "-o", "ranks.parquet").returncode == 0
+    rows = parquet.read_table(tmp_path / "ranks.parquet").to_pylist()
+    assert [row["rank"] for row in rows] == [0, 1, 3] * (len(rows) // 3) and rows[0]["wall_ns"] > 0
 
 
 @needs_ranks

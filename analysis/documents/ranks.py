@@ -11,6 +11,7 @@ from msgspec import to_builtins
 
 from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.figures.model import IDLE_CAUSES
+from molprof.analysis.frame import Frame
 from molprof.analysis.ranks import RankedJob
 from molprof.analysis.ranks.path import Crossing, PathSpan
 from molprof.analysis.ranks.split import Straggler
@@ -102,6 +103,23 @@ def ranks_document(job: RankedJob) -> Document:
     )
 
 
+def rank_frame(job: RankedJob) -> Frame:
+    """Return a row for each rank and step: times, ns; the straggler's lateness; the file, clock and devices."""
+    late = {(item.step, item.number, item.rank): item.late_ns for item in job.stragglers}
+    traces = {item.rank: item for item in job.ranks}
+    rows = [
+        (
+            name, number, step.rank, *(getattr(step, time) for time in _TIME_NAMES), late.get((name, number, step.rank)),
+            job.clocks.offsets_ns.get(step.rank), sum(times.kernels for times in traces[step.rank].times),
+            ", ".join(times.device for times in traces[step.rank].times), traces[step.rank].path,
+        )
+        for (name, number), steps in job.steps.items()
+        for step in steps
+    ]  # fmt: skip
+    columns = ("step", "number", "rank", *_TIME_NAMES, "late_ns", "clock_offset_ns", "kernels", "devices", "file")
+    return Frame.of_rows(columns, rows)
+
+
 def _data(job: RankedJob) -> dict[str, Any]:
     late: dict[tuple[str, int], list[Straggler]] = defaultdict(list)
     for item in job.stragglers:
@@ -109,7 +127,7 @@ def _data(job: RankedJob) -> dict[str, Any]:
     offsets = {rank: ns for rank, ns in job.clocks.offsets_ns.items() if rank not in job.clocks.unaligned}
     all_steps = [step for of_step in job.steps.values() for step in of_step]
     return {
-        "schema": SCHEMA, **named(job, "world_size", "remarks", "left_out"),
+        "schema": SCHEMA, **named(job, "world_size", "remarks", "left_out", "unread"),
         "clocks": named(job.clocks, "recorded", "aligned", ("unaligned_ranks", "unaligned")),
         "ranks": [
             {

@@ -1,12 +1,10 @@
 """One trace as one row: its figures, settings, certificate and first finding, or why it could not be read.
 
-A part is a row in a file of its own. The hash of the trace's content and molprof's version name it, so that a rerun
-finds it on any machine, and a trace that is read twice has one.
+A part is a row in a file of its own (reader/parts.py).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from io import BytesIO
@@ -22,16 +20,14 @@ from molprof.analysis.compare import surroundings
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.labels import report_label
 from molprof.analysis.figures.model import ALL, Report, ServedTimes
-from molprof.analysis.reader.remote import content, digest, is_remote, remote_text, write_content
-from molprof.common.cache import file_digest
+from molprof.analysis.reader.parts import part_path, read_text, reason_of
+from molprof.analysis.reader.remote import content, is_remote, remote_text, write_content
 from molprof.common.errors import MissingExtraError, MolprofError, TraceError, UsageError
-from molprof.common.values import Value, counted
+from molprof.common.values import Value
 
 KIND, SCHEMA = "molprof row", 1
 ENDING = ".row.json"
 _HEAD = b'{"kind":"%b"' % KIND.encode()
-# Reasons that a line tells, each once.
-_REASONS = 3
 
 
 class FleetRow(Struct, frozen=True):
@@ -57,7 +53,7 @@ class FleetRow(Struct, frozen=True):
     @property
     def reason(self) -> str:
         """The problem without the file's name before it."""
-        return (self.problem or "").removeprefix(f"{self.file}: ").removeprefix(f"{self.file} ")
+        return reason_of(self.file, self.problem or "")
 
 
 def row_of(file: str, report: Report | MolprofError) -> FleetRow:
@@ -88,23 +84,15 @@ def _environment(report: Report) -> dict[str, str]:
     return surroundings(trace.device_names, trace.software, report.run) | trace.environment | server
 
 
-def digest_of(path: Path) -> str | None:
-    """Return the hash of a file's bytes; None if it cannot be read."""
-    with suppress(OSError):
-        return digest(path) if is_remote(path) else file_digest(path)
-    return None
-
-
-def part_path(folder: Path, digest: str, partial: bool) -> Path:
-    """Where the part of a trace with this content is."""
-    version = re.sub(r"[^\w.+-]", "-", __version__)
-    return folder / f"{digest[:32]}-{version}{'-partial' if partial else ''}{ENDING}"
+def row_path(folder: Path, digest: str, partial: bool) -> Path:
+    """Return the path of the row of a trace with this content."""
+    return part_path(folder, digest, partial, ENDING)
 
 
 def write_part(folder: Path, row: FleetRow) -> None:
     """Write the part, whole or not at all; nothing of a file that could not be hashed."""
     if row.digest is not None:
-        write_content(part_path(folder, row.digest, row.partial), msgspec.json.encode(row))
+        write_content(row_path(folder, row.digest, row.partial), msgspec.json.encode(row))
 
 
 def is_part(path: Path) -> bool:
@@ -134,7 +122,7 @@ def known_part(folder: Path, path: Path, digest: str, partial: bool) -> FleetRow
 
     None where it must be read: for the first time, or after a failure.
     """
-    part = part_path(folder, digest, partial)
+    part = row_path(folder, digest, partial)
     with suppress(TraceError, UsageError):
         row = read_part(part)
         if row.problem is None and (row.digest, row.version, row.partial) == (digest, __version__, partial):
@@ -144,17 +132,7 @@ def known_part(folder: Path, path: Path, digest: str, partial: bool) -> FleetRow
 
 def joined_text(rows: Sequence[FleetRow]) -> str:
     """Return how many traces were read, and why others were not: the most frequent reasons first."""
-    bad: dict[str, list[str]] = {}
-    for row in rows:
-        if row.problem is not None:
-            bad.setdefault(row.reason, []).append(row.problem)
-    failed = sum(map(len, bad.values()))
-    text = f"{len(rows) - failed:,} of {counted(len(rows), 'trace')} read"
-    groups = sorted(bad.values(), key=len, reverse=True)
-    reasons = [f"{len(group):,} failed because {group[0]}" for group in groups[:_REASONS]]
-    if rest := sum(map(len, groups[_REASONS:])):
-        reasons.append(f"{rest:,} failed for other reasons")
-    return ", ".join([text, *reasons])
+    return read_text(len(rows), [(row.reason, row.problem) for row in rows if row.problem is not None])
 
 
 def rows_to_parquet(rows: Sequence[FleetRow]) -> bytes:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from molprof import __version__
-from molprof.analysis.fleet.row import FleetRow, digest_of, is_part, known_part, read_part, row_of, write_part
+from molprof.analysis.fleet.row import FleetRow, is_part, known_part, read_part, row_of, write_part
 from molprof.analysis.reader import Reading, is_stream
+from molprof.analysis.reader.parts import digest_of
 from molprof.analysis.reader.remote import remote_text
 from molprof.analysis.reports import read_stored
 from molprof.analysis.trace import Trace, each_trace

@@ -19,9 +19,18 @@ from molprof.analysis.ranks.split import (
     step_times,
     stragglers,
 )
+from molprof.analysis.reader.parts import read_text, reason_of
 from molprof.analysis.union import Union
 
-__all__ = ["RankTrace", "RankedJob", "job_of_files"]
+__all__ = ["RankTrace", "RankedJob", "Unread", "job_of_files"]
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A file of the job that could not be read, and why."""
+
+    path: str
+    problem: str
 
 
 @dataclass(frozen=True)
@@ -31,7 +40,8 @@ class RankedJob:
     ranks: tuple[RankTrace, ...]
     world_size: int | None  # None: not recorded
     remarks: tuple[str, ...]  # what a reader must know of the set
-    left_out: tuple[str, ...]  # which files of the folders were not read
+    left_out: tuple[str, ...]  # which files of the folders are no traces
+    unread: tuple[Unread, ...]  # files that could not be read
     clocks: RankClocks
     costs: tuple[Cost, ...]  # of the exchanges of two ranks or more that are here
     activities: dict[int, Activity]  # by rank
@@ -41,12 +51,16 @@ class RankedJob:
     path: tuple[PathSpan, ...]  # the critical path over ranks; empty without joint collectives
 
 
-def job_of_files(read: Sequence[RankTrace], left_out: Sequence[str] = ()) -> RankedJob:
-    """Return the job of the ranks that were read from files.
+def job_of_files(
+    read: Sequence[RankTrace], left_out: Sequence[str] = (), unread: Sequence[Unread] = (), files: int = 0
+) -> RankedJob:
+    """Return the job of the ranks that were read from so many files.
 
     Raises TraceError where they are not the ranks of one job.
     """
     ranks, wrong = checked(read)
+    failed = [(reason_of(item.path, item.problem), item.problem) for item in unread]
+    how_many = [read_text(files, failed, "file")] if failed else []
     what = "is damaged, and only its whole part was read"
     damaged = [f"{item.path} {what}: {item.problem}" for item in ranks if item.problem]
     world_size = next((item.world_size for item in ranks if item.world_size is not None), None)
@@ -64,8 +78,9 @@ def job_of_files(read: Sequence[RankTrace], left_out: Sequence[str] = ()) -> Ran
     return RankedJob(
         ranks=tuple(ranks),
         world_size=world_size,
-        remarks=(*damaged, *wrong, *differing, *unknown_kernels(ranks)),
+        remarks=(*how_many, *damaged, *wrong, *differing, *unknown_kernels(ranks)),
         left_out=tuple(left_out),
+        unread=tuple(unread),
         clocks=clocks,
         costs=tuple(costs),
         activities=done,

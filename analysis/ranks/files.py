@@ -1,6 +1,6 @@
 """The files of a job's ranks: found by content, kept as small files (parts), and what is wrong with the set of them.
 
-A part holds what is kept of a file's ranks: read once, on any machine, and put together later.
+A part (reader/parts.py) holds what is kept of a file's ranks: read once, on any machine, and put together later.
 """
 
 from __future__ import annotations
@@ -9,37 +9,39 @@ import gzip
 import itertools
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from molprof import __version__
 from molprof.analysis.ranks.read import RankTrace, told_rank
 from molprof.analysis.reader import is_stream, path_text
-from molprof.analysis.reader.source import is_trace, left_out
+from molprof.analysis.reader.parts import digest_of, part_path
+from molprof.analysis.reader.remote import content, is_remote, listed, write_content
+from molprof.analysis.reader.source import ENDINGS, is_trace, left_out
 from molprof.common.errors import TraceError, UsageError
-from molprof.common.files import replacing
 from molprof.common.values import time_text
 
 _HINT = "name the files of one recording: molprof ranks FILE FILE..."
 # Clocks of two nodes differ less than this, unless one counts from its start.
 _APART_NS = 600 * 10**9
 ENDING = ".rank.json.gz"
-SCHEMA = 1
+SCHEMA = 2
 KIND = "molprof rank"
 _HEAD = b'{"kind":"%b"' % KIND.encode()
 
 
 @dataclass(frozen=True)
 class FileRanks:
-    """The ranks of a file, and which file that was."""
+    """The ranks of a file, and which content that was."""
 
     kind: str
     schema: int
-    path: str  # absolute
-    bytes: int
-    modified_ns: int
+    version: str  # of molprof
+    digest: str  # hash of the file's bytes
     partial: bool  # read with --partial
     ranks: tuple[RankTrace, ...]
 
@@ -54,6 +56,9 @@ def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     for path in paths:
         if is_stream(path):
             raise UsageError(f"ranks are read from files, not from {path_text(path)}", hint="molprof ranks DIR")
+        if is_remote(path):
+            files += listed(path, ENDINGS) or [path]
+            continue
         if not path.is_dir():
             files.append(path)
             continue
@@ -85,14 +90,15 @@ def holds_ranks(path: Path) -> bool:
     return len(list(itertools.islice(telling, 2))) == 2
 
 
-def part_path(folder: Path, source: Path) -> Path:
-    """Where the part of a file is in a folder. Files of one name in several folders do not share it."""
-    absolute = str(source.absolute())
-    return folder / f"{source.name.split('.')[0]}-{zlib.crc32(absolute.encode()):08x}{ENDING}"
+def ranks_path(folder: Path, digest: str, partial: bool) -> Path:
+    """Return the path of the part of a file with this content."""
+    return part_path(folder, digest, partial, ENDING)
 
 
 def is_part(path: Path) -> bool:
     """Whether a file is a part, by its content."""
+    if is_remote(path):
+        return path.name.endswith(ENDING)
     try:
         with gzip.open(path) as file:
             return file.read(len(_HEAD)) == _HEAD
@@ -101,17 +107,18 @@ def is_part(path: Path) -> bool:
 
 
 def write_part(folder: Path, source: Path, partial: bool, ranks: list[RankTrace]) -> None:
-    """Write the part of a file, whole or not at all."""
-    part = FileRanks(KIND, SCHEMA, ranks=tuple(ranks), partial=partial, **_identity(source))
-    with replacing(part_path(folder, source)) as part_file:
-        part_file.write_bytes(gzip.compress(msgspec.json.encode(part), 6, mtime=0))
+    """Write the part of a file, whole or not at all. Raises TraceError where the file is gone."""
+    if (digest := digest_of(source)) is None:
+        raise TraceError(f"{source} cannot be read any more, so that no part of it is kept")
+    part = FileRanks(KIND, SCHEMA, __version__, digest, partial, tuple(ranks))
+    write_content(ranks_path(folder, digest, partial), gzip.compress(msgspec.json.encode(part), 6, mtime=0))
 
 
 def read_part(path: Path) -> FileRanks:
     """Return the part in a file. Raises TraceError where it is damaged, or of another schema."""
     hint = "delete it, and read the trace again"
     try:
-        text = gzip.decompress(path.read_bytes())
+        text = gzip.decompress(content(path))
         schema = msgspec.json.decode(text, type=dict[str, Any]).get("schema")
         if schema != SCHEMA:
             raise TraceError(f"{path} is a part of schema {schema!r}; this molprof reads {SCHEMA}", hint)
@@ -121,27 +128,16 @@ def read_part(path: Path) -> FileRanks:
 
 
 def known_ranks(folder: Path | None, path: Path, partial: bool) -> list[RankTrace] | None:
-    """Return the ranks of a file that is a part, or has one of it as it is now in the folder; else None."""
+    """Return the ranks of a file that is a part, or has one of its content in the folder; else None."""
     if is_part(path):
         return list(read_part(path).ranks)
-    if folder is None:
+    if folder is None or (digest := digest_of(path)) is None:
         return None
-    try:
-        part = read_part(part_path(folder, path))
-    except TraceError:
-        return None  # it is written, or written again
-    now = {name: getattr(part, name) for name in ("path", "bytes", "modified_ns")}
-    if part.partial != partial or now != _identity(path):
-        return None
-    return [replace(rank, path=str(path)) for rank in part.ranks]
-
-
-def _identity(source: Path) -> dict[str, Any]:
-    try:
-        stat = source.stat()
-    except OSError as error:
-        raise TraceError(f"{source} cannot be read: {error.strerror}") from error
-    return {"path": str(source.absolute()), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}
+    with suppress(TraceError, UsageError):  # it is written, or written again
+        part = read_part(ranks_path(folder, digest, partial))
+        if (part.version, part.digest, part.partial) == (__version__, digest, partial):
+            return [replace(rank, path=str(path)) for rank in part.ranks]
+    return None
 
 
 def checked(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from molprof.analysis.reader import Reading, is_stream
+from molprof.analysis.reader.parts import read_text, reason_of
 from molprof.analysis.render import render
-from molprof.api import compare, compare_kernels, reports
+from molprof.api import compare, compare_kernels, each_report
 from molprof.commands.command import Command
+from molprof.commands.inputs import PARTIAL_HINT
 from molprof.commands.options import (
     TRACE,
     ResultOptions,
@@ -28,7 +31,10 @@ from molprof.commands.options import (
     sweeps_expanded,
     write,
 )
-from molprof.common.errors import UsageError
+from molprof.common.errors import MolprofError, TraceError, UsageError
+
+if TYPE_CHECKING:
+    from molprof.analysis.figures.model import Report
 
 _BESIDE = ("graphs", "incomplete")
 BYS = ("kernel", "operator", "module", "source", "phase")
@@ -86,7 +92,7 @@ def command(
     like: in groups that differ in one option, each against the base of its group. ~ stands for a ratio of times that
     noise explains. A threshold is a change against the base (a sign and %) or a value (wall_ns>2s). A threshold on a
     time fails only if its whole confidence interval is beyond the limit. Exit codes: 1 a threshold failed, 3 one is
-    undecided.
+    undecided, or a trace of a folder could not be read, which stops no other.
 
     --by takes medians over all recorded steps, and their spread: a row whose steps overlap is noise (~). Only work that
     differs in number is named as a cause. --by kernel --all also aligns what both ran in the step of median time, in
@@ -108,6 +114,7 @@ def command(
       molprof compare h100.json.gz mi300.json.gz --by kernel --of trace -o kernels.html
     """
     groups = sweep_groups(traces, over) if by is None else []
+    required = {*traces, *filter(None, [base])}  # of a folder any may fail
     traces = _expanded(traces)
     if len(traces) < 2:
         from molprof.analysis.reader.source import refuse_folder
@@ -142,8 +149,10 @@ def command(
 
     bounds = [parse_threshold(text) for text in thresholds]
     expectations = () if predictions is None else read_expectations(predictions)
-    all_reports = with_given(reports(traces, reading), tokens, molecules)
-    runs = dict(zip(traces, all_reports, strict=True))
+    read, failed = _read(traces, reading, required)
+    all_reports = with_given(list(read.values()), tokens, molecules)
+    runs = dict(zip(read, all_reports, strict=True))
+    readable = [(name, [path for path in paths if path in runs]) for name, paths in groups or [("", traces)]]
     compared = [
         (
             name,
@@ -151,7 +160,8 @@ def command(
                 *(runs[path] for path in paths), anyway=anyway, expectations=expectations, base=_place_of(base, paths)
             ),
         )
-        for name, paths in groups or [("", traces)]
+        for name, paths in readable
+        if len(paths) > 1
     ]
     outcomes = [(name, judge_rows(item.labels, item.runs, item.rows, bounds)) for name, item in compared]
     outcome = [
@@ -161,7 +171,30 @@ def command(
     text = render(document, result.style, result.columns, whole)
     note(*(remark for report in all_reports for remark in report.trace.remarks))
     write(text, result.output)
-    return judged(outcome)
+    code = judged(outcome)
+    if failed:
+        raise TraceError(read_text(len(failed) + len(read), failed), hint=PARTIAL_HINT)
+    return code
+
+
+def _read(
+    traces: Sequence[Path], reading: Reading, required: Collection[Path]
+) -> tuple[dict[Path, Report], list[tuple[str, str]]]:
+    """Return the reports of traces, and of each that cannot be read the reason and the whole error.
+
+    Raises the error of one that is required, and where fewer than two are left.
+    """
+    each = list(dict.fromkeys(traces))
+    reports: dict[Path, Report] = {}
+    failed: list[tuple[str, str]] = []
+    for path, report in zip(each, each_report(each, reading), strict=True):
+        if not isinstance(report, MolprofError):
+            reports[path] = report
+            continue
+        if path in required or len(each) - len(failed) <= 2:
+            raise report
+        failed.append((reason_of(str(path), str(report)), str(report)))
+    return reports, failed
 
 
 def _expanded(inputs: Sequence[Path]) -> list[Path]:

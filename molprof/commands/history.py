@@ -73,8 +73,8 @@ def add_command(
     results = expanded(results, stored=True)
     refuse_streams(*results)
     from molprof.analysis.fleet.history import add, commit_here, entry_of
-    from molprof.analysis.fleet.row import digest_of
     from molprof.analysis.fleet.rows import Fleet, each_row
+    from molprof.analysis.reader.parts import digest_of
 
     make_folder(folder, "--to")
     commit, failed = commit or commit_here(), []

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from molprof.profiler.jobs.job import Task
 
 T = TypeVar("T")
+PARTIAL_HINT = "--partial reads the intact part of a damaged trace"
 
 
 def chosen(
@@ -92,7 +93,7 @@ def refuse_bad(bad: Sequence[TraceRow], count: int) -> None:
     """Raise TraceError if there are rows of traces that could not be read, of `count` traces."""
     if bad:
         text = f"{len(bad):,} of {counted(count, 'trace')} could not be read, first {bad[0].problem}"
-        raise TraceError(text, hint="--partial reads the intact part of a damaged trace")
+        raise TraceError(text, hint=PARTIAL_HINT)
 
 
 def expanded(inputs: Sequence[Path], stored: bool) -> list[Path]:

@@ -202,7 +202,7 @@ def result_options(*more: str) -> Callable[[_F], _F]:
         if SPEEDSCOPE not in endings and output.name.lower().endswith(ending_of(SPEEDSCOPE)):
             raise click.BadParameter(f"{output} is a flame graph, and only molprof report by TREE makes one")
         if PARQUET not in endings and output.name.lower().endswith(ending_of(PARQUET)):
-            raise click.BadParameter(f"{output} has rows, and only molprof report rows and molprof query make it")
+            raise click.BadParameter(f"{output} has rows, and only molprof report rows, ranks and query make it")
         fitting = [name for name, ending in endings.items() if output.name.lower().endswith(ending)]
         return max(fitting, key=lambda name: len(endings[name]), default=next(iter(FORMATS)))
 

@@ -11,20 +11,22 @@ import click
 
 from molprof import api
 from molprof.analysis.reader import Reading
+from molprof.commands.inputs import PARTIAL_HINT
 from molprof.commands.options import (
+    FOLDER,
+    PARQUET,
     PLOT_FORMATS,
     TRACE,
     ResultOptions,
     make_folder,
     note,
-    path_option,
     result_options,
     uncached_options,
     write,
 )
 from molprof.commands.progress import Counting
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
-from molprof.common.errors import UsageError
+from molprof.common.errors import TraceError, UsageError
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
@@ -33,12 +35,12 @@ if TYPE_CHECKING:
 
 @click.command("ranks", cls=Submittable)
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="DIR|TRACE...")
-@path_option(
-    "--parts", metavar="DIR", file_okay=False,
-    text="Keep what is read of each rank in DIR, and read only what is not there yet.",
+@click.option(
+    "--parts", type=FOLDER, metavar="DIR",
+    help="Keep what is read of each rank in DIR, which may be s3:// or gs://, and read only what is not there yet.",
 )  # fmt: skip
 @uncached_options
-@result_options(*PLOT_FORMATS)
+@result_options(PARQUET, *PLOT_FORMATS)
 @submit_options
 @click.pass_context
 def command(
@@ -57,7 +59,8 @@ def command(
 
     With --submit, a job array reads the ranks that --parts lacks, one in each task. This command puts them together.
 
-    The formats png, svg and pdf are a timeline of all ranks. The exit code is 3 if times do not add up.
+    The formats png, svg and pdf are a timeline of all ranks; parquet has a row for each rank and step. The exit code
+    is 3 if a file cannot be read, which stops no other, or times do not add up.
 
     \b
     Examples:
@@ -92,15 +95,21 @@ def command(
 
 def _tasks(traces: Sequence[Path], parts: Path, partial: bool, words: Sequence[str]) -> list[Task]:
     """One task for each file whose part is missing: the same command for it alone, which leaves its part."""
-    from molprof.analysis.ranks.files import is_part, known_ranks, part_path, rank_files
+    from molprof.analysis.ranks.files import is_part, known_ranks, rank_files, ranks_path
+    from molprof.analysis.reader.parts import digest_of
     from molprof.profiler.jobs.job import Task
 
     files = [item for item in rank_files(traces)[0] if not is_part(item)]
     missing = [item for item in files if known_ranks(parts, item, partial) is None]
     note(f"{parts} has {len(files) - len(missing)} of {counted(len(files), 'file')}")
     return [
-        Task(item.name.split(".")[0], ("ranks", str(item), *words, "--parts", str(parts)), str(part_path(parts, item)))
+        Task(
+            item.name.split(".")[0],
+            ("ranks", str(item), *words, "--parts", str(parts)),
+            str(ranks_path(parts, digest, partial)),
+        )
         for item in missing
+        if (digest := digest_of(item)) is not None
     ]
 
 
@@ -119,17 +128,24 @@ def rank_inputs(traces: Sequence[Path], output: Path | None) -> list[Path]:
 
 def show_ranks(traces: Sequence[Path], reading: Reading, result: ResultOptions, parts: Path | None = None) -> int:
     """Write the document or the timeline of ranks; the exit code."""
-    from molprof.analysis.documents.ranks import ranks_document
+    from molprof.analysis.documents.ranks import rank_frame, ranks_document
+    from molprof.analysis.query import check_parquet, frame_to_parquet
 
+    if result.style == PARQUET:
+        check_parquet()
     progress = Counting("file")
     try:
         job = api.ranks(traces, reading, parts=parts, progress=progress)
     finally:
         progress.clear()
-    if result.style in PLOT_FORMATS:
+    if result.style == PARQUET:
+        write(frame_to_parquet(rank_frame(job)), result.output)
+    elif result.style in PLOT_FORMATS:
         from molprof.analysis.documents.plots import plot_file
 
         write(plot_file("ranks", job, result.style), result.output)
     else:
         result.deliver(ranks_document(job))
+    if job.unread:
+        raise TraceError(job.remarks[0], hint=PARTIAL_HINT)
     return 0 if all(check.holds for check in job.checks) else 3
