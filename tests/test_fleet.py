@@ -15,7 +15,7 @@ import tiny_trace
 from goldens import called
 
 from molprof.analysis.fleet.executors import connected, read_alone
-from molprof.analysis.fleet.row import FleetRow, joined_text, row_path, read_part
+from molprof.analysis.fleet.row import FleetRow, joined_text, read_part, row_path
 from molprof.analysis.fleet.rows import Fleet, each_row
 from molprof.analysis.reader import Reading
 from molprof.common.errors import UsageError

@@ -14,7 +14,7 @@ import tiny_trace
 from goldens import called
 from msgspec.structs import replace
 
-from molprof.analysis.fleet.row import row_path, read_part, write_part
+from molprof.analysis.fleet.row import read_part, row_path, write_part
 
 # What Otava prints of series that change once, from their first value to another.
 PROGRAM = f"""#!{sys.executable}

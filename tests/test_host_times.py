@@ -26,6 +26,7 @@ def test_each_nanosecond_counts_for_the_innermost_frame(
     nested = [(thread, depth, 20 - 2 * depth) for thread, depth in dict.fromkeys(frames)]
     nest = Nesting(*columns(nested), np.arange(len(nested)))
     times = {(phase, frame): time_ns for phase, frame, time_ns in _own_times(columns(windows), lanes, nest)}
+    nest_spans = nest.threads, nest.starts, nest.ends - nest.starts
     expected: Counter[tuple[str | None, int | None]] = Counter()
     spans = list(zip(lanes.threads, lanes.starts, lanes.ends, lanes.phase, strict=True))
     for thread, start, length in windows:
@@ -33,7 +34,7 @@ def test_each_nanosecond_counts_for_the_innermost_frame(
             phase = [lanes.phases[which] for key, ts, end, which in spans if key == thread and ts <= moment < end]
             around = [
                 (ts, index)
-                for index, (key, ts, dur) in enumerate(zip(nest.threads, nest.starts, nest.ends - nest.starts))
+                for index, (key, ts, dur) in enumerate(zip(*nest_spans, strict=True))
                 if key == thread and ts <= moment < ts + dur
             ]
             expected[phase[0] if phase else None, max(around)[1] if around else None] += 1
@@ -48,4 +49,5 @@ def test_many_windows_over_many_frames_are_not_paired(count: int) -> None:
     nest = Nesting(zero, 10 * ends, 10 * ends + 10, np.arange(count))
     none = np.array([], dtype=np.int64)
     times = list(_own_times((zero, zero, zero + 10 * count), _Lanes([], none, none, none, none), nest))
-    assert len(times) == count and {time_ns for *_, time_ns in times} == {10 * count}
+    assert len(times) == count
+    assert {time_ns for *_, time_ns in times} == {10 * count}

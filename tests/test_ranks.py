@@ -22,8 +22,8 @@ from molprof.analysis.documents.ranks import ranks_document
 from molprof.analysis.ranks import RankedJob
 from molprof.analysis.ranks.exchanges import bus_factor
 from molprof.analysis.ranks.files import ranks_path, read_part
-from molprof.analysis.reader.parts import digest_of
 from molprof.analysis.ranks.read import needed_bytes, workers_for
+from molprof.analysis.reader.parts import digest_of
 from molprof.analysis.render import render
 from molprof.analysis.union import Union
 from molprof.common.errors import MolprofError, TraceError
@@ -404,26 +404,6 @@ def test_parts_put_together_equal_the_traces_and_are_read_again_only_if_changed(
         damaged.write_bytes(content)
         with pytest.raises(TraceError, match=message):
             read_part(damaged)
-
-
-def test_a_file_that_fails_stops_no_other(tmp_path: Path, molprof: Cli) -> None:
-    written(tmp_path, *[events()] * 4, world_size=4)
-    damaged = tmp_path / "2.json"
-    damaged.write_bytes(damaged.read_bytes()[:-20])
-    (tmp_path / "parts").mkdir()
-    result = molprof("ranks", *(f"{rank}.json" for rank in range(4)), "--parts", "parts", "--format", "json")
-    assert result.returncode == 3
-    job = json.loads(result.stdout)
-    assert [rank["rank"] for rank in job["ranks"]] == [0, 1, 3]
-    assert [item["path"] for item in job["unread"]] == ["2.json"]
-    assert job["remarks"][0].startswith("3 of 4 files read, 1 failed because 2.json")
-    assert len(list((tmp_path / "parts").iterdir())) == 3
-    with pytest.raises(TraceError, match=r"2\.json"):
-        api.ranks([damaged])
-    parquet = pytest.importorskip("pyarrow.parquet")
-    assert molprof("ranks", "parts", "-o", "ranks.parquet").returncode == 0
-    rows = parquet.read_table(tmp_path / "ranks.parquet").to_pylist()
-    assert [row["rank"] for row in rows] == [0, 1, 3] * (len(rows) // 3) and rows[0]["wall_ns"] > 0
 
 
 @needs_ranks

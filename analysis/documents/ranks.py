@@ -109,8 +109,9 @@ def rank_frame(job: RankedJob) -> Frame:
     traces = {item.rank: item for item in job.ranks}
     rows = [
         (
-            name, number, step.rank, *(getattr(step, time) for time in _TIME_NAMES), late.get((name, number, step.rank)),
-            job.clocks.offsets_ns.get(step.rank), sum(times.kernels for times in traces[step.rank].times),
+            name, number, step.rank, *(getattr(step, time) for time in _TIME_NAMES),
+            late.get((name, number, step.rank)), job.clocks.offsets_ns.get(step.rank),
+            sum(times.kernels for times in traces[step.rank].times),
             ", ".join(times.device for times in traces[step.rank].times), traces[step.rank].path,
         )
         for (name, number), steps in job.steps.items()

@@ -76,9 +76,9 @@ def sample_server(
     if not source.is_dir():
         raise UsageError(f"{source} is no folder", hint="--trace-dir DIR, the server's torch_profiler_dir")
     from molprof.analysis.fleet.history import add, commit_here, entry_of
-    from molprof.analysis.reader.parts import digest_of
     from molprof.analysis.fleet.rows import Fleet, each_row
     from molprof.analysis.reader import Reading
+    from molprof.analysis.reader.parts import digest_of
     from molprof.common.values import now
     from molprof.profiler.attach.windows import Sampling, sample
 
