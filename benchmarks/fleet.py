@@ -31,7 +31,7 @@ from shared import parser, table
 
 LATE_NS = 40_000_000
 _CLOCK_NS = 10**9  # ranks' clocks differ by up to this
-_PARTS, _BY_DASK = (16, 4, 1), 4
+_BY_DASK = 4  # of this share, by one and by two workers of Dask
 _HEAD = ("what", "", "wall, s", "CPU, s", "peak, GB", "in, MB", "out, MB")
 _COLLECTIVE = re.compile("nccl|rccl", re.IGNORECASE)
 
@@ -125,7 +125,7 @@ def size_of(folder: Path) -> int:
 
 def rows(options: argparse.Namespace, folder: Path) -> None:
     """Read a sixteenth, a fourth and all traces, join them again, and read them by workers."""
-    for count in (max(1, options.traces // part) for part in _PARTS):
+    for count in (max(1, options.traces // part) for part in options.shares):
         traces, parts, joined = folder / "traces", folder / "parts", folder / "rows.parquet"
         make_traces(options.trace, count, traces)
         command = ("report", "rows", "--no-cache", "--parts", str(parts))
@@ -158,7 +158,7 @@ def scheduler(workers: int) -> Iterator[str]:
 
 def ranks(options: argparse.Namespace, folder: Path) -> None:
     """Read the ranks of a sixteenth, a fourth and all, put them together from parts, and compare the straggler."""
-    for count in (max(2, options.ranks // part) for part in _PARTS):
+    for count in (max(2, options.ranks // part) for part in options.shares):
         traces, parts, found = folder / "ranks", folder / "parts", folder / "ranks.json"
         late, clocks = make_ranks(options.rank, count, traces)
         measure("ranks read", traces, found, parts, options, "ranks", "--parts", str(parts))
@@ -185,8 +185,10 @@ def main() -> None:
     made.add_argument("rank", type=Path)
     made.add_argument("--traces", type=int, default=1000)
     made.add_argument("--ranks", type=int, default=1024)
+    made.add_argument("--shares", default="16,4,1", help="1/N of the traces and ranks that are measured, and all")
     made.set_defaults(peers=sys.executable, limit=float("inf"), memory=float("inf"), lines=[], notes=[])
     options = made.parse_args()
+    options.shares = list(map(int, options.shares.split(",")))
     print(environment())
     with tempfile.TemporaryDirectory() as name:
         rows(options, Path(name))
