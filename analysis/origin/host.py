@@ -46,7 +46,7 @@ class HostTimes(NamedTuple):
 
 
 def host_of(engine: TraceProcessor, around: Frame, calling: np.ndarray) -> HostTimes:
-    """Return the host time of threads that do something.
+    """Return the host time of active threads.
 
     around: frames, operators included. phase: None outside phases. frame_id: None for a phase's time in no frame.
     calling: frames in which calls of a GPU's API are.
@@ -84,7 +84,7 @@ def host_of(engine: TraceProcessor, around: Frame, calling: np.ndarray) -> HostT
 
 
 def only_wait(around: Frame, calling: np.ndarray) -> np.ndarray:
-    """Return whether the thread of each frame only waits: it is in the same functions throughout, and calls nothing.
+    """Return True for frames whose thread only waits: it stays in the same functions, and calls nothing.
 
     For a thread that waits, the profiler records the functions that it was in at the beginning, up to the end. Where no
     thread does anything, nothing shows how long that was, and none counts as waiting.
@@ -107,7 +107,7 @@ def only_wait(around: Frame, calling: np.ndarray) -> np.ndarray:
 
 
 def _marks(items: Frame) -> list[bool]:
-    """Return whether each frame is one of molprof's marks, or a library's that only these call."""
+    """Return True for each frame that is one of molprof's marks, or a library's that only these call."""
     is_mark: dict[int | None, bool] = {}
     for number, parent, kind in items.select("id", "parent_id", "kind").rows():
         is_mark[number] = kind == "molprof" or (kind == "library" and is_mark.get(parent, False))
@@ -115,7 +115,7 @@ def _marks(items: Frame) -> list[bool]:
 
 
 def waits_of(engine: TraceProcessor, around: Frame) -> Frame:
-    """Return how long GPUs waited for the host by phase and innermost frame, ns; several GPUs are added up.
+    """Return how long GPUs waited for the host by phase and innermost frame, ns; several GPUs are summed.
 
     around: frames, operators included. phase: None outside phases. frame_id: None in no frame.
     """
@@ -152,11 +152,11 @@ def _lanes(engine: TraceProcessor, threads: Threads) -> _Lanes:
 
 
 def _own_times(windows: Keyed, lanes: _Lanes, frames: Nesting) -> Iterator[tuple[str | None, int | None, int]]:
-    """Yield phase, index of the frame, and its time in windows without that of frames inside. None: in none of them."""
+    """Yield phase, frame index and the frame's self time in windows. None: in no phase, or in no frame."""
     segments, width = frames.segments, len(frames.names) + 1
 
     def own(spans: Keyed, phase: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Phase times the width, plus frame; and their time. The last frame stands for none."""
+        """Return phase times the width, plus frame; and their time. The last frame stands for none."""
         which, segment, starts, ends = shared(spans, segments[:3])
         alone = spans[2] - spans[1]
         np.subtract.at(alone, which, ends - starts)
