@@ -22,7 +22,7 @@ class StepInterval(Struct, frozen=True):
 
 
 class IntervalTotal(Struct, frozen=True):
-    """All of one kind, lane and class in the step."""
+    """The sum over one kind, sub-track and class in the step."""
 
     kind: str
     lane: str | None

@@ -24,7 +24,7 @@ _FOLDED: Mapping[str, Callable[[list[Any]], Any]] = {
 
 
 def _ranked(order: Callable[[tuple[Any, ...]], Any]) -> Callable[[FigureTable], FigureTable]:
-    """Return the first 20 rows in an order."""
+    """Return a function that keeps the first 20 rows in an order."""
     return lambda table: replace(table, rows=tuple(sorted(table.rows, key=order)[:20]))
 
 
@@ -83,7 +83,7 @@ def _step_lengths(table: FigureTable) -> FigureTable:
 
 
 def _is_unlike(times: list[int]) -> bool:
-    """Whether the first time is far from all others."""
+    """Return True if the first time is far from all others."""
     first, *rest = times
     return len(times) >= _LEAST_STEPS and (first > _UNLIKE * max(rest) or _UNLIKE * first < min(rest))
 

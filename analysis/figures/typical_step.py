@@ -1,4 +1,4 @@
-"""The recorded step of median duration: what happened in it, with what is too short to be seen merged."""
+"""The recorded step of median duration: its phases, calls and work, the shortest ones merged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_typical_step(engine: TraceProcessor) -> TypicalStep | None:
 
 
 def _merged(rows: list[tuple[Any, ...]], dur_ns: int, slots: int) -> Iterator[StepInterval]:
-    """Long intervals, and one for all short ones of a lane that start in the same of so many slots.
+    """Yield long intervals, and one for all short ones of a sub-track that start in the same of so many slots.
 
     That one goes from their first start to their last end, with the class that takes most of its time, and the first
     name of it. Phases are all long.
