@@ -1,4 +1,4 @@
-"""Many small all-reduces, which one for all of their tensors would replace."""
+"""Finding on many small all-reduces, which one for all of their tensors could replace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BETWEEN = (*POINTWISE, "memset", "memcpy DtoD", "collective")
 
 
 def _joinable(known: TraceFacts, reduces: np.ndarray) -> np.ndarray:
-    """Whether each all-reduce of the work could be one with others: bool.
+    """Return True for each all-reduce of the work that could be joined with others: bool.
 
     The thread that starts it starts four or more in a row, with no work between them but pointwise kernels and other
     collectives; or other work of its device runs meanwhile, so that none waited for it.

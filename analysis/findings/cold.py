@@ -1,4 +1,4 @@
-"""A recording that is not warmed up: first calls, which load libraries and kernels, and code that is compiled in it."""
+"""Findings on recordings without warm-up: first calls, which load libraries and kernels, and compilation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SOON_NS = 1_000_000
 
 
 class FirstCall(Struct, frozen=True):
-    """A call of the runtime or driver that does something for the first time."""
+    """A call of the runtime or driver that does something for the first time, such as loading a module."""
 
     call: int  # index
     name: str
@@ -92,7 +92,7 @@ def _idle_ns(known: TraceFacts, starts: Array, ends: Array) -> Array:
 
 
 class Specialization(Struct, frozen=True):
-    """Time in which nothing is recorded, right before TorchScript runs what it specialized."""
+    """Time in which nothing is recorded, right before TorchScript runs a specialized function."""
 
     ts: int
     ts_end: int

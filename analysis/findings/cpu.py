@@ -1,4 +1,4 @@
-"""Without a GPU: which operator takes the time, and where it is called."""
+"""Findings on traces without a GPU: operators and functions that take the time, and their callers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def host_operators(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _host_places(known: TraceFacts) -> list[Where]:
-    """Return where the thread with most time in operators works while no thread is in one."""
+    """Return the locations of the thread with most time in operators while no thread is in one."""
     return [item for item in places_of(filterfalse(is_waiting, of_idle_time(known))) if item.label != NOWHERE]
 
 
@@ -84,7 +84,7 @@ def _host_places(known: TraceFacts) -> list[Where]:
     weight=0.6,
 )
 def host_functions(known: TraceFacts) -> FindingEvidence | None:
-    """Without a GPU, fire where at one place 10 % of the time pass while no thread is in an operator.
+    """Without a GPU, fire where one location has 10 % of the time while no thread is in an operator.
 
     Waiting does not count.
 
@@ -122,7 +122,7 @@ def host_functions(known: TraceFacts) -> FindingEvidence | None:
     weight=0.7,
 )
 def processor_operators(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where the logits processor runs one operator from one place 20 times per step or more.
+    """Fire where the logits processor runs one operator from one location 20 times per step or more.
 
     Gain: the time of these operators in the processor's phase.
     """

@@ -1,4 +1,4 @@
-"""Notes on what is not in the file: ends of the recording, waits for something else, figures that are not to be had."""
+"""Notes on missing records: ends of the recording, waits of unknown cause, figures that are not known."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LEAST_PIECES = 10
     note=True,
 )
 def recording_ends(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where, before the first GPU work and after the last, 2 % of the recorded span of a foreign trace lie."""
+    """Fire where 2 % of the recorded span of a foreign trace is before the first or after the last GPU work."""
     recorded_ns = known.facts.span[1] - known.facts.span[0]
     before_ns, after_ns = known.ends
     if known.scope.run is not None or before_ns + after_ns < _LEAST_ENDS * recorded_ns:
@@ -135,7 +135,7 @@ def one_event(known: TraceFacts) -> FindingEvidence | None:
     note=True,
 )
 def not_to_be_had(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where a check says that no figures of GPU work, its time or idle time are to be had."""
+    """Fire where a check rules out all figures of GPU work, its time or idle time."""
     lost = [group for group in _OF_GPU if group in known.lost]
     if not lost:
         return None

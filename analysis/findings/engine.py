@@ -1,4 +1,4 @@
-"""What masks of constrained decoding cost in an engine, from its phases."""
+"""Findings on masks of constrained decoding in an engine, from its phases."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def scheduler_waits(known: TraceFacts) -> SchedulerWaits | None:
 
 
 def phase_times(known: TraceFacts) -> dict[str, dict[str, int | None]]:
-    """By phase of an engine `count`, `time_ns`, `own_ns` and `exposed_ns`, in which no device worked."""
+    """Return `count`, `time_ns`, `own_ns` and `exposed_ns` (no device works) by phase of an engine."""
     return {row.pop("phase"): row for row in map(dict, known.rows(_TIMES))}
 
 
@@ -354,7 +354,7 @@ def waits_for_scheduler(known: TraceFacts) -> FindingEvidence | None:
     note=True,
 )
 def masks_not_recorded(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where nothing that marks masks can be in an engine's trace.
+    """Fire where an engine's trace has no marks that could show masks.
 
     Without gain: the trace may be of requests without constraints, unless kernels apply masks.
     """

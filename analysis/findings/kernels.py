@@ -1,4 +1,4 @@
-"""What the GPU computes: chains of small kernels, copies, precision, communication, one kernel above all."""
+"""Findings on GPU work: chains of small kernels, copies, precision, communication, one dominant kernel."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def elementwise_chains(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _chains(known: TraceFacts) -> Frame:
-    """Chains of kernels by start: chain, ts, saved_ns, first, kernels."""
+    """Return chains of kernels by start: chain, ts, saved_ns, first, kernels."""
     chains, work = known.facts.chains, known.facts.work
     order = np.lexsort((work.id[chains.first], work.ts[chains.first]))
     columns = {"chain": np.array(chains.chain, dtype=object), "ts": work.ts[chains.first]}
@@ -124,7 +124,7 @@ def _chains(known: TraceFacts) -> Frame:
 
 
 def _saved(known: TraceFacts, chains: Frame) -> np.ndarray:
-    """All kernels of each chain but its longest, as indices of work."""
+    """Return all kernels of each chain but its longest, as indices of work."""
     work = known.facts.work
     order = np.lexsort((work.id, work.ts, work.stream, work.device))
     position = np.empty(len(order), dtype=np.int64)
@@ -145,7 +145,7 @@ def _saved(known: TraceFacts, chains: Frame) -> np.ndarray:
     weight=0.8,
 )
 def library_chains(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where kernels follow each other, exactly and on one stream, that one kernel of a known library does.
+    """Fire where chains of kernels occur that a single kernel of a known library can replace.
 
     Gain: of each chain all but its longest kernel. That they work on the same data is not recorded.
     """
@@ -257,7 +257,7 @@ def communication(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _waiting(known: TraceFacts, all_ns: int) -> tuple[int, str]:
-    """Return the time of collectives beyond others that move as much, ns, and that as the end of a sentence."""
+    """Return the time of collectives beyond others of the same size, ns, and that as the end of a sentence."""
     rows = known.frame(_SIZES)
     if not len(rows["dur"]):
         return 0, ""
@@ -279,7 +279,7 @@ def _waiting(known: TraceFacts, all_ns: int) -> tuple[int, str]:
 
 
 def _most_exposed(known: TraceFacts, exposed_ns: int) -> str:
-    """Return the kernel of communication that is exposed longest, if some of the time is another's."""
+    """Return the communication kernel with the longest exposed time, unless it has all of it."""
     facts = known.facts
     exposed = coverage.exposure(facts.work, facts.name_of, len(facts.names)).exposed.tolist()
     names = [(ns, name.name) for ns, name in zip(exposed, facts.names, strict=True) if name.work_class in COMMUNICATION]

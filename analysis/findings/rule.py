@@ -1,4 +1,4 @@
-"""What a rule is declared with, and the operators that it may ask for."""
+"""Declaration of rules, and queries for their operators."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ATTENTION = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_*a
 
 
 def operators_named(*patterns: str) -> Query:
-    """Asks for the operators whose names match one of the GLOB patterns, in order of start, outer before inner."""
+    """Return a query for operators that match one of the GLOB patterns, in order of start, outer before inner."""
     # The engine finds names by one pattern without looking at every slice: of those alone it asks the category, by "+".
     return Query("annotations", _OPERATORS.format(" UNION ".join(_NAMED.format(pattern) for pattern in patterns)))
 
@@ -104,7 +104,7 @@ _HAS: Mapping[str, Callable[[TraceFacts], bool]] = {
 
 
 class FindingEvidence(Struct, frozen=True):
-    """The evidence of a finding, with figures; what else is given stands in place of the rule's."""
+    """The evidence of a finding, with figures; other fields given replace those of the rule."""
 
     evidence: str
     figures: dict[str, int | float]
@@ -121,7 +121,7 @@ class FindingEvidence(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """A finding, declared with what a trace must have for it; `find` returns its evidence, or None."""
+    """A finding, declared with its requirements of a trace; `find` returns its evidence, or None."""
 
     id: str
     title: str
@@ -140,7 +140,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     of_steps: bool = False  # `least_gain` is of the time of such steps as were recorded, not of the run
 
     def applied(self, known: TraceFacts) -> FindingEvidence | None:
-        """Return the finding in a trace that has what the rule needs, unless it gains too little.
+        """Return the finding if the trace meets the rule's requirements and the gain is not too small.
 
         Nothing where a check says that figures which it rests on are not to be had.
         """

@@ -1,4 +1,4 @@
-"""What a training step does beside forward and backward: gradients set to zero, and the optimizer's own work."""
+"""Findings on training steps besides forward and backward: zeroing of gradients, and the optimizer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def zeroing(known: TraceFacts) -> Inside | None:
 
 
 def _costs(known: TraceFacts, calls: Inside) -> tuple[dict[str, int], float, tuple[str, ...]]:
-    """Return the figures of kernels launched in these calls, their share of the time, and the finding around them."""
+    """Return kernels launched in these calls as figures, their share of the time, and the location of the calls."""
     count, gpu_ns = calls.work_ns(known)
     gaps, idle_ns = calls.idle_ns(known, _WAITING)
     scope = known.scope

@@ -1,4 +1,4 @@
-"""Copies between host and GPU with nothing else on the GPU."""
+"""Finding on copies between host and GPU while the GPU does nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the GPU waits for that is no work of the CPU: a thread that waits itself, another GPU, the profiler."""
+"""Findings on waits of the GPU other than for the CPU's work: a waiting thread, another GPU, the profiler."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _FOR_OTHERS = ("cpu_waited", "other")
 
 
 def is_waiting(row: Mapping[str, Any]) -> bool:
-    """Return whether idle time of a row of `around` is that of a thread that waits itself, but for data of a loader."""
+    """Return True if idle time of a row of `around` is that of a waiting thread, except for data of a loader."""
     inner = [text for text in (row["function"], row["library"]) if text]
     around = [level.name for level in row["levels"](("function",))]
     if not (_matches(inner, _WAITING) or _matches(around, _WAITING_LOOPS)):
@@ -134,7 +134,7 @@ def other_device_ns(known: TraceFacts) -> dict[str, int]:
     weight=0.8,
 )
 def devices_in_turn(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where a trace has several devices that work, and hardly two at once.
+    """Fire where several devices work in a trace, but hardly ever two at once.
 
     At most 1.25 on average while any works.
 
@@ -242,7 +242,7 @@ def device_waits(known: TraceFacts) -> FindingEvidence | None:
 
 
 def begins_waiting(known: TraceFacts) -> bool:
-    """Whether the longest wait with queued work begins with the recording of a foreign trace, and is most of it all.
+    """Return True if the longest wait with queued work starts with a foreign trace's recording and dominates.
 
     The GPU was busy with work from before, of which nothing is recorded.
     """
