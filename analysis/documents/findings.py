@@ -32,7 +32,7 @@ _LONGEST_PATH = 32
 
 
 def best_findings(report: Report) -> Section:
-    """Return the first findings in short, then what is worth knowing."""
+    """Return the first findings in short, then notes."""
     worth = [item for item in report.findings if not (item.note or item.warning) and item.part_of is None][:_BEST]
     rows: list[Row] = []
     whole: list[tuple[int, ...]] = []  # rows of each finding
@@ -95,7 +95,7 @@ def _first_clauses(evidence: str) -> str:
 
 
 def _headline(item: Finding) -> str:
-    """Gain and title; of a part of another finding the place too."""
+    """Return gain and title; of a part of another finding the location too."""
     location = f", {item.place_text}" if item.part_of and item.place_text else ""
     return item.headline + location
 
@@ -107,7 +107,7 @@ def _time(gain: Gain) -> str:
 
 
 def next_commands(report: Report) -> Section:
-    """Commands that show more of what this report shows."""
+    """Return commands that show more of the contents of this report."""
     path, has = shlex.quote(report.trace.path), report.trace.events_read
     trace = path if not is_stream(path) and len(path) <= _LONGEST_PATH else "TRACE"
     by = "module" if has(STACK_CATEGORY) else "operator" if has("cpu_op") else "kernel"
@@ -123,7 +123,7 @@ def next_commands(report: Report) -> Section:
 
 
 def findings_section(reports: Reports) -> Section:
-    """All findings in a table, in their order, then each with evidence, fix and query."""
+    """Return all findings in a table, in their order, then each with evidence, fix and query."""
     table = reports.table(
         lambda report: enumerate(report.findings, 1),
         ("#", "index", "0"), ("finding", "text", lambda item: _title(item[1])),

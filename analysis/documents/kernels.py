@@ -1,4 +1,4 @@
-"""Two traces kernel by kernel as a document: the verdict, the sum, what differs where, both sequences side by side."""
+"""Two traces kernel by kernel as a document: the verdict, the sum, differences by location, both sequences."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _pairs_document(result: Summed, region: str, labels: tuple[str, str]) -> Doc
 
 
 def _largest(result: Summed) -> Section:
-    """Return the places whose times differ most."""
+    """Return the locations whose times differ most."""
     rows = [pair for pair in islice(_places(result), _PLACES) if any(pair[1].counts.values())]
     table = table_of(
         rows,
@@ -211,7 +211,7 @@ def _sum(result: Summed) -> Table:
 
 
 def _sums(title: str, result: Summed, sums: Iterable[tuple[str, RowSum]]) -> Table:
-    """Return a row for each sum by its name."""
+    """Return a table with a row for each sum, by its name."""
     parts: list[Field] = [(PART_WORDS[part], "change_ns", f"1.parts.{part}") for part in PARTS]
     return table_of(
         sums,
@@ -233,7 +233,7 @@ def _places(result: Summed) -> Iterator[tuple[str, RowSum]]:
 
 def _hunks(result: Summed) -> Table:
     def names(title: str, which: str) -> Field:
-        """Names in order, each once with its number."""
+        """Return a column of distinct names in order, each with its number."""
 
         def text(hunk: Hunk) -> str:
             counts = Counter(map(short_name, getattr(hunk, which)))
@@ -267,7 +267,7 @@ def _matched(result: Summed) -> Table:
 
 
 def _side_by_side(result: Summed, labels: tuple[str, str]) -> Section:
-    """Both sequences in order."""
+    """Return both sequences side by side, in order."""
 
     def side(name: str, label: str) -> Iterator[Field]:
         yield label, "name", lambda item: (work := getattr(item[0], name)) and what(work)
@@ -288,7 +288,7 @@ def _side_by_side(result: Summed, labels: tuple[str, str]) -> Section:
 
 
 def _folded(changes: Sequence[WorkChange]) -> list[tuple[WorkChange, RowSum, set[str]]]:
-    """Fold neighbours of a layer and phase with others alike, and return changes with sums and parts."""
+    """Return changes with their sums and parts; adjacent ones of a layer and phase that are similar are folded."""
     blocks: dict[Any, list[tuple[WorkChange, RowSum, set[str]]]] = {}
     for _, group in groupby(changes, key=lambda change: (change.work.phase, change.work.layer)):
         block = list(group)
@@ -304,7 +304,7 @@ def _folded(changes: Sequence[WorkChange]) -> list[tuple[WorkChange, RowSum, set
 
 
 def _beside_ns(part: Selection) -> int:
-    """Time in which earlier work of the device still ran, ns: it counts for that work alone."""
+    """Return the time in which earlier work of the device still ran, ns: it counts for that work alone."""
     return sum(item.dur - item.own_ns for item in part.items)
 
 
@@ -330,7 +330,7 @@ def _of_sum(where: str) -> list[Name]:
 
 
 def kernel_verdict(result: Summed, labels: tuple[str, str]) -> tuple[str, ...]:
-    """How much longer the second takes, what it adds, leaves out and moves, and where matched work differs most."""
+    """Return sentences on the second trace: how much longer, extra, missing and moved work, largest differences."""
     if not result.span_ns and not any(result.whole.parts.values()) and not result.hunks:
         return (f"{labels[1]} and {labels[0]} ran the same {noun(result)}s in the same time.",)
     lines = (
@@ -356,7 +356,7 @@ def _total(result: Summed, labels: tuple[str, str]) -> str:
 
 
 def _only(result: Summed, kind: str) -> str:
-    """Return the description of work of one kind, by where it is and who asks for it."""
+    """Return text on added or removed work of one kind, by its location and caller."""
     changes = [change for change in result.changes if change.kind == kind]
     if not changes:
         return ""
@@ -402,7 +402,7 @@ def _where(location: FoldedLocation, hunk: Hunk | None) -> str:
 
 
 def _work_names(changes: Sequence[WorkChange], steps: int) -> str:
-    """Return the most frequent operators, and the functions that ask for them."""
+    """Return the most frequent operators, and the functions that call them."""
     groups = Counter((_work_name(change.work), change.work.source) for change in changes)
     sources = {source for _, source in groups}
     said = [
@@ -419,7 +419,7 @@ def _of_kind(result: Summed, kind: str) -> list[RecordedWork]:
 
 
 def _amount(rows: Sequence[RecordedWork], word: str, steps: int = 1) -> str:
-    """How many kernels, or operators, per step; copies and sets of memory are told apart."""
+    """Return the number of kernels, or operators, per step; copies and memsets are counted apart."""
     kinds = Counter(_memory_kind(row) for row in rows)
     copies = kinds["memcpy"] / steps
     said = [numbered(kinds[None] / steps, word)] if kinds[None] or not rows else []

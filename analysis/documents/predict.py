@@ -1,4 +1,4 @@
-"""What a run would be on a GPU that is not here: its figures with their intervals, what limits it, and the evidence."""
+"""Prediction of a run on another GPU as a document: figures with their intervals, limits and evidence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FIGURES: tuple[tuple[str, str, Unit], ...] = (
 
 
 def predict_document(prediction: Prediction, sizes: Sizes | None = None) -> Document:
-    """sizes: the run at other batch sizes."""
+    """Return a prediction as a document. sizes: the run at other batch sizes."""
     parts = () if sizes is None else tuple(_sizes(prediction, sizes))
     return Document(
         title=f"{path_text(prediction.run.info.path)} predicted for {_device(prediction)}",

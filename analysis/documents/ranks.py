@@ -150,7 +150,7 @@ def _checks(job: RankedJob) -> Iterator[str]:
 
 
 def _path(job: RankedJob) -> list[Section]:
-    """Return the critical path over ranks: its time by rank, and the longest waits at which it goes over to another."""
+    """Return the critical path over ranks: its time by rank, and the longest waits at which it changes ranks."""
     if not job.path:
         return []
     of_rank: dict[int, list[PathSpan]] = defaultdict(list)
@@ -177,7 +177,7 @@ def _path(job: RankedJob) -> list[Section]:
 
 
 def _instead(item: Straggler) -> str:
-    """Return what a straggler did while it was late."""
+    """Return the activity of a straggler while it was late."""
     if not item.is_sure:
         return f"{item.step}, rank {item.rank}: {_UNSURE}, so what it did meanwhile is not told"
     parts = []
@@ -191,7 +191,7 @@ def _instead(item: Straggler) -> str:
 
 
 def _waits(item: Crossing) -> str:
-    """For whom a rank waited, and what that one did meanwhile."""
+    """Return the rank for which another waited, and what that one did meanwhile."""
     parts = [f"computed ({_kernels(item)})"] if item.kernels else []
     parts += [f"was idle ({_causes(item)})"] if item.causes else []
     parts += [f"on its host: {_host(item)}"] if item.causes and item.host else []
@@ -212,7 +212,7 @@ def _host(item: Straggler | Crossing) -> str:
 
 
 def _collectives(costs: Sequence[dict[str, Any]]) -> Table:
-    """Exchanges of one operation, group and size in a row, longest first."""
+    """Return exchanges, those of one operation, group and size in a row, longest first."""
     groups: dict[tuple[str, str, int | None], list[dict[str, Any]]] = defaultdict(list)
     for cost in costs:
         groups[cost["operation"], cost["group"], cost["bytes"]].append(cost)
@@ -237,7 +237,7 @@ def _collectives(costs: Sequence[dict[str, Any]]) -> Table:
 
 
 def _typical(bandwidths: Sequence[Sequence[float]]) -> float | Range | None:
-    """Median of the bandwidths in GB/s; two where the size of the group is between two numbers."""
+    """Return the median of the bandwidths in GB/s; two where the size of the group is between two numbers."""
     if not bandwidths:
         return None
     low, high = (median(pair[end] for pair in bandwidths) / 1e9 for end in (0, 1))
@@ -275,7 +275,7 @@ def _summary(job: RankedJob, ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _late(job: RankedJob, sure: bool) -> Iterator[str]:
-    """Yield a sentence for each rank that others waited for: where the clocks tell it, or where they do not."""
+    """Yield a sentence for each rank that others waited for, and for ranks whose clocks do not show who was late."""
     stragglers = [item for item in job.stragglers if item.is_sure == sure]
     number = len({(item.step, item.number) for item in job.stragglers})
     late, waited = Counter[int](), Counter[int]()

@@ -21,7 +21,7 @@ _ROW = (
 
 
 def operators_document(path: str, script_calls: Sequence[ScriptCall], notes: Sequence[str]) -> Document:
-    """Return the list that `--op` takes its numbers from."""
+    """Return the list of operators that the numbers of `--op` refer to."""
     rows = list(enumerate(script_calls, 1))
     rest = len(rows) - _SHOWN
     what = "GPU time" if script_calls[0].on_gpu else "host time"
@@ -46,7 +46,7 @@ def operators_document(path: str, script_calls: Sequence[ScriptCall], notes: Seq
 
 
 def replayed_document(path: str, number: int, called: ScriptCall, measured: Mapping[str, Any]) -> Document:
-    """One operator, as recorded and as it ran here. measured: what its script prints as JSON."""
+    """Return one operator, as recorded and as it ran here. measured: what its script prints as JSON."""
     each_ns = called.time_ns / called.calls
     where = f"{measured['device']}, torch {measured['torch']}"
     kind = "of the GPU" if called.on_gpu else "of the host, the profiler's cost included"
