@@ -1,4 +1,4 @@
-"""Differences of recorded, so profiled, time: all that traces without unprofiled times can tell."""
+"""Differences of recorded time, which the profiler slows: all that traces without unprofiled times can show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_OUTSIDE = 0.05
 
 
 class TraceDifference(Struct, frozen=True):
-    """Recorded, so profiled, device time of a trace minus the first's: for traces without unprofiled time."""
+    """Recorded (profiled) device time of a trace minus the first's, for traces without unprofiled time."""
 
     span_ns: int
     parts: dict[str, int]  # `busy`, and `idle.` with a cause of molprof_idle_cause, ns
@@ -34,7 +34,7 @@ class StepDifference(Struct, frozen=True):
 
 
 class PhaseDifference(Struct, frozen=True):
-    """Recorded, so profiled, host time per step, or token, of an engine's trace minus the first's."""
+    """Recorded (profiled) host time per step, or token, of an engine's trace minus the first's."""
 
     first_ns: float  # recorded span of the first, per step
     span_ns: float
@@ -43,7 +43,7 @@ class PhaseDifference(Struct, frozen=True):
 
 
 def trace_difference(first: Report, other: Report) -> TraceDifference | None:
-    """`other` minus `first`, of the devices' recorded spans; None where either records no GPU work."""
+    """Return `other` minus `first` in the devices' recorded spans; None where either records no GPU work."""
     if not first.devices or not other.devices:
         return None
     before, after = _recorded_parts(first), _recorded_parts(other)
@@ -98,7 +98,7 @@ def step_counts(first: Report, other: Report) -> tuple[int, int] | None:
 
 
 class ClassTime(Struct, frozen=True):
-    """GPU work of one class in two traces: runs, their time and where the one with more of it has most."""
+    """GPU work of one class in two traces: number, time, and the location that has most of it."""
 
     name: str
     counts: tuple[float, float]
@@ -138,7 +138,7 @@ def _rows(report: Report, table: str) -> Any:
 
 
 def phase_difference(first: Report, other: Report) -> PhaseDifference | None:
-    """`other` minus `first`; None where either marks no phases or no steps of an engine."""
+    """Return `other` minus `first`; None where either marks no phases or no steps of an engine."""
     before, after = _phases(first), _phases(other)
     if before is None or after is None:
         return None
@@ -148,7 +148,7 @@ def phase_difference(first: Report, other: Report) -> PhaseDifference | None:
 
 
 class _PhaseTimes(Struct, frozen=True):
-    """Recorded span and own time of each phase that is recorded, ns; steps, and the tokens that their names tell.
+    """Recorded span and own time of each recorded phase, ns; steps, and the tokens that their names count.
 
     The first tokens of prompts are not in names; tokens is 0 where other steps do not tell theirs.
     """
