@@ -1,4 +1,4 @@
-"""One trace as one row: its figures, settings, certificate and first finding, or why it could not be read.
+"""One trace as one row: its figures, settings, certificate and first finding, or the error in reading it.
 
 A part is a row in a file of its own. The hash of the trace's content and molprof's version name it, so that a rerun
 finds it on any machine, and a trace that is read twice has one.
@@ -35,7 +35,7 @@ _REASONS = 3
 
 
 class FleetRow(Struct, frozen=True):
-    """What is kept of a trace. Without `problem` it could be read."""
+    """The stored row of a trace. Without `problem` it could be read."""
 
     kind: str
     schema: int
@@ -96,19 +96,19 @@ def digest_of(path: Path) -> str | None:
 
 
 def part_path(folder: Path, digest: str, partial: bool) -> Path:
-    """Where the part of a trace with this content is."""
+    """Return the path of the stored row of a trace with this content."""
     version = re.sub(r"[^\w.+-]", "-", __version__)
     return folder / f"{digest[:32]}-{version}{'-partial' if partial else ''}{ENDING}"
 
 
 def write_part(folder: Path, row: FleetRow) -> None:
-    """Write the part, whole or not at all; nothing of a file that could not be hashed."""
+    """Write the row as a file, whole or not at all; nothing for a trace that could not be hashed."""
     if row.digest is not None:
         write_content(part_path(folder, row.digest, row.partial), msgspec.json.encode(row))
 
 
 def is_part(path: Path) -> bool:
-    """Whether a file is a part, by its content."""
+    """Return True if a file is a stored row, by its content."""
     if is_remote(path):
         return path.name.endswith(ENDING) and content(path).startswith(_HEAD)
     if not path.is_file():  # opening a pipe would wait
@@ -143,7 +143,7 @@ def known_part(folder: Path, path: Path, digest: str, partial: bool) -> FleetRow
 
 
 def joined_text(rows: Sequence[FleetRow]) -> str:
-    """Return how many traces were read, and why others were not: the most frequent reasons first."""
+    """Return how many traces were read, and why others were not, the most frequent reasons first."""
     bad: dict[str, list[str]] = {}
     for row in rows:
         if row.problem is not None:

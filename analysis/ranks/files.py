@@ -1,4 +1,4 @@
-"""The files of a job's ranks: found by content, kept as small files (parts), and what is wrong with the set of them.
+"""The files of a job's ranks: found by content, kept as small files (parts), and checked as a set.
 
 A part holds what is kept of a file's ranks: read once, on any machine, and put together later.
 """
@@ -33,7 +33,7 @@ _HEAD = b'{"kind":"%b"' % KIND.encode()
 
 @dataclass(frozen=True)
 class FileRanks:
-    """The ranks of a file, and which file that was."""
+    """The ranks of a file, and the identity of that file."""
 
     kind: str
     schema: int
@@ -45,7 +45,7 @@ class FileRanks:
 
 
 def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return the files to read, those in folders included, and a remark on what is left out.
+    """Return the files to read, those in folders included, and a remark on skipped files.
 
     Raises UsageError, TraceError.
     """
@@ -72,13 +72,13 @@ def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files of a folder, and those of the folders in it: some programs make one for each rank."""
+    """Return the files of a folder and its direct subfolders: some programs make one for each rank."""
     files = (item for item in [*folder.glob("*"), *folder.glob("*/*")] if item.is_file())
     return sorted(item for item in files if not any(part.startswith(".") for part in item.relative_to(folder).parts))
 
 
 def holds_ranks(path: Path) -> bool:
-    """Whether it is a folder with traces of several ranks, which name them before their events, as torch does."""
+    """Return True for a folder of traces that name several ranks before their events, as torch does."""
     if not path.is_dir():
         return False
     telling = (item for item in _files(path) if told_rank(item) is not None)
@@ -86,13 +86,13 @@ def holds_ranks(path: Path) -> bool:
 
 
 def part_path(folder: Path, source: Path) -> Path:
-    """Where the part of a file is in a folder. Files of one name in several folders do not share it."""
+    """Return the path of a file's part in a folder. Files of one name in several folders do not share it."""
     absolute = str(source.absolute())
     return folder / f"{source.name.split('.')[0]}-{zlib.crc32(absolute.encode()):08x}{ENDING}"
 
 
 def is_part(path: Path) -> bool:
-    """Whether a file is a part, by its content."""
+    """Return True if a file is a part, by its content."""
     try:
         with gzip.open(path) as file:
             return file.read(len(_HEAD)) == _HEAD
@@ -121,7 +121,7 @@ def read_part(path: Path) -> FileRanks:
 
 
 def known_ranks(folder: Path | None, path: Path, partial: bool) -> list[RankTrace] | None:
-    """Return the ranks of a file that is a part, or has one of it as it is now in the folder; else None."""
+    """Return the ranks of a file that is a part, or whose current part is in the folder; else None."""
     if is_part(path):
         return list(read_part(path).ranks)
     if folder is None:
@@ -174,7 +174,7 @@ def checked(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers in order as text: `1, 4-7`."""
+    """Return numbers in order as text: `1, 4-7`."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:
