@@ -165,7 +165,7 @@ def command(
 
 
 def _expanded(inputs: Sequence[Path]) -> list[Path]:
-    """Return the traces, in place of a folder those in it; the folder of a sweep by its index.
+    """Return the traces, with a folder replaced by its traces; a sweep's folder by its index.
 
     A folder without any stays.
 
@@ -191,5 +191,5 @@ def _expanded(inputs: Sequence[Path]) -> list[Path]:
 
 
 def _place_of(base: Path | None, traces: Sequence[Path]) -> int | None:
-    """Return the place of the base among the traces; None where it is not one of them."""
+    """Return the index of the base among the traces; None if it is not one of them."""
     return next((index for index, path in enumerate(traces) if base == path), None)

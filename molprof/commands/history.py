@@ -1,4 +1,4 @@
-"""`molprof history`: results over time in a folder or a bucket, and where figures changed."""
+"""`molprof history`: results over time in a folder or a bucket, and changes of figures."""
 
 from __future__ import annotations
 

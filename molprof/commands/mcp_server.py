@@ -64,13 +64,13 @@ Depth = Annotated[int, Field(ge=1, le=100, description="Levels of the tree.")]
 
 
 class Folders:
-    """The folders whose files may be read. Links are followed first: what counts is where a file really is."""
+    """The folders whose files may be read. Links are resolved first, so that the real path counts."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._roots = tuple(dict.fromkeys(folder.resolve(strict=True) for folder in folders))
 
     def find(self, name: str) -> Path:
-        """Return the real path of a file below the folders, from its path in one of them or a whole one.
+        """Return the real path of a file below the folders, from a path relative to one of them or an absolute one.
 
         Raises UsageError where there is no such file below the folders; the message is the same for files elsewhere.
         """
@@ -85,7 +85,7 @@ class Folders:
         raise UsageError(f"no file {name!r} below the folders of this server", hint="the tool `traces` lists them")
 
     def files(self) -> Iterator[tuple[str, int]]:
-        """Path and size in bytes of each file that has a trace's ending, in order of name; links are left out."""
+        """Yield path and size in bytes of each file that has a trace's ending, in order of name, without links."""
         for root in self._roots:
             for folder, inner, names in os.walk(root):
                 inner.sort()
@@ -118,14 +118,14 @@ class RequestLines(io.RawIOBase):
 
 
 class TraceReader:
-    """The process that reads traces, asked one call after the other. It is started again when it ends."""
+    """The process that reads traces, one call after the other. It is restarted when it ends."""
 
     def __init__(self, limit_s: float = 300.0) -> None:
         self.worker = Worker(limit_s=limit_s, alone=True)
         self._lock = threading.Lock()
 
     def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """Return what the tool answers. Raises the MolprofError that it raises, EngineError if the process failed."""
+        """Return the tool's answer. Raises the MolprofError that it raises, EngineError if the process failed."""
         with self._lock:
             try:
                 text: bytes = self.worker.run(_ANSWER, tool, arguments)
@@ -135,7 +135,7 @@ class TraceReader:
 
 
 def make_server(folders: Folders) -> MCPServer[Any]:
-    """Return the server; its tools read files below the folders alone."""
+    """Return the server; its tools read only files below the folders."""
     # Its own notes on stderr are of no use to the user of an assistant.
     server: MCPServer[Any] = MCPServer("molprof", instructions=_INSTRUCTIONS, version=__version__, log_level="CRITICAL")
     reader = TraceReader()

@@ -1,4 +1,4 @@
-"""`molprof predict`: what a run would be on a GPU that is not here."""
+"""`molprof predict`: a run on a GPU that this machine lacks."""
 
 from __future__ import annotations
 

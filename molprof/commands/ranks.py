@@ -91,7 +91,7 @@ def command(
 
 
 def _tasks(traces: Sequence[Path], parts: Path, partial: bool, words: Sequence[str]) -> list[Task]:
-    """One task for each file whose part is missing: the same command for it alone, which leaves its part."""
+    """Return a task for each file whose part is missing: the same command for it alone, which writes its part."""
     from molprof.analysis.ranks.files import is_part, known_ranks, part_path, rank_files
     from molprof.profiler.jobs.job import Task
 
@@ -105,7 +105,7 @@ def _tasks(traces: Sequence[Path], parts: Path, partial: bool, words: Sequence[s
 
 
 def rank_inputs(traces: Sequence[Path], output: Path | None) -> list[Path]:
-    """Return the files that OUT must not replace.
+    """Return the input files, which OUT must not replace.
 
     The traces, and OUT itself where it is a trace in one of the folders.
     """
@@ -118,7 +118,7 @@ def rank_inputs(traces: Sequence[Path], output: Path | None) -> list[Path]:
 
 
 def show_ranks(traces: Sequence[Path], reading: Reading, result: ResultOptions, parts: Path | None = None) -> int:
-    """Write the document or the timeline of ranks; the exit code."""
+    """Write the document or the timeline of ranks; return the exit code."""
     from molprof.analysis.documents.ranks import ranks_document
 
     progress = Counting("file")

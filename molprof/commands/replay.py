@@ -77,7 +77,7 @@ def command(trace: Path, op: int | None, script: Path | None, reading: Any, resu
 
 
 def _measured(text: str) -> dict[str, Any]:
-    """Return what the script prints. Raises RunError where it fails."""
+    """Return the script's output. Raises RunError if it fails."""
     try:
         ended = output_of([sys.executable, "-c", text, "--json"], _LIMIT_S)
     except subprocess.TimeoutExpired as error:

@@ -137,7 +137,7 @@ def command(
 
 
 def _judged(reports: Sequence[Report], bounds: Sequence[Threshold], several: bool) -> int:
-    """Print what the thresholds find in each report, with its path where there are several; the exit code."""
+    """Print the thresholds' verdicts on each report, with its path if there are several; return the exit code."""
     if not bounds:
         return 0
     from molprof.analysis.compare.thresholds import judge_report

@@ -1,4 +1,4 @@
-"""`molprof report by`: where the GPU work of traces comes from, its shapes, its critical path and its memory."""
+"""`molprof report by`: origin of traces' GPU work, operator shapes, critical path, memory."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ _change_option = click.option(
 
 
 def graph_options(function: Any) -> Any:
-    """`--graph-capture` and `--names-from`: another trace that opens graphs."""
+    """Add `--graph-capture` and `--names-from`: another trace that opens graphs."""
     return with_options(function, _capture_option, _names_option)
 
 
 def hold_ranks(traces: Sequence[Path]) -> bool:
-    """Return True for one folder with ranks of a distributed job."""
+    """Return True for a single folder with ranks of a distributed job."""
     if len(traces) > 1 or not traces[0].is_dir():
         return False
     from molprof.analysis.ranks.files import holds_ranks
@@ -78,7 +78,7 @@ def command() -> None:
 
 
 def _by(name: str, text: str, *options: Callable[[Any], Any], formats: Sequence[str] = ()) -> Callable[[Any], None]:
-    """Add a command of a function that makes a `Reader` of the command's own options."""
+    """Return a decorator that adds a command; its function makes a `Reader` from the command's own options."""
 
     def add(reader_of: Callable[..., Reader]) -> None:
         @click.pass_context
@@ -112,7 +112,7 @@ def _show(
     reading: Reading,
     result: ResultOptions,
 ) -> None:
-    """Write what the reader finds in each trace to its file, or all to stdout, and the notes about it."""
+    """Write each trace's result to its file, or all to stdout, and the notes about it."""
     notes: list[str] = []
     read, document_of = reader
 

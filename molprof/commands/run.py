@@ -1,4 +1,4 @@
-"""`molprof run`: a program of one's own, recorded."""
+"""`molprof run`: record a user's program."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _repeat(settings: dict[str, Any], program: tuple[str, ...], output: OutputFi
 
 
 def _given_to_program(params: Sequence[click.Parameter], arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the program's own arguments that are options of molprof by name, each with its value."""
+    """Yield the program's own arguments that are also options of molprof, each with its value."""
     options = {name: item for item in params if isinstance(item, click.Option) for name in item.opts}
     for argument, following in pairwise([*arguments, None]):
         name, is_whole, _ = str(argument).partition("=")
