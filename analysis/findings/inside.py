@@ -75,7 +75,7 @@ class Inside(Struct, frozen=True):
 
 
 def inside(known: TraceFacts, patterns: Sequence[str], functions: Sequence[str] = ()) -> Inside | None:
-    """Return what runs inside operators, annotations and Python functions of these names; None where none ran.
+    """Return calls and work inside operators, annotations and Python functions of these names; None where none ran.
 
     patterns, functions: GLOB patterns of their names; a function's is `file(line): name`.
     """

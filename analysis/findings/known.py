@@ -176,7 +176,7 @@ class TraceFacts:
         return EnclosingIndex(self.facts, self.stacks)
 
     def once(self, kind: str, key: Any, make: Callable[[], T]) -> T:
-        """Return what `make` returned on the first call with this kind and key."""
+        """Return the result of `make`, called once for this kind and key."""
         # `functools.cache` would make a cycle with this object, which would stay until Python's collector runs.
         if (kind, key) not in self._kept:
             self._kept[kind, key] = make()

@@ -17,12 +17,12 @@ _LEAST_KERNELS = 20
 
 
 def optimizer_work(known: TraceFacts) -> Inside | None:
-    """Return what runs in steps of optimizers; None where none is recorded."""
+    """Return the calls and work inside steps of optimizers; None where none is recorded."""
     return inside(known, ("Optimizer.step#*",), ("*torch/optim/*(*): step",))
 
 
 def zeroing(known: TraceFacts) -> Inside | None:
-    """Return what runs while gradients are set to zero; None where that is not recorded."""
+    """Return the calls and work while gradients are set to zero; None where that is not recorded."""
     functions = ("*torch/optim/*(*): zero_grad", "*torch/nn/modules/module.py(*): zero_grad")
     return inside(known, ("Optimizer.zero_grad#*",), functions)
 

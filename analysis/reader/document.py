@@ -438,7 +438,7 @@ def _without_escapes(text: bytes, begin: int, limit: int) -> Iterator[tuple[int,
 
 
 def _reason_of(error: Exception) -> str:
-    """Return what is wrong with text that did not decode."""
+    """Return the reason why text did not decode."""
     if isinstance(error, UnicodeDecodeError):
         return f"invalid UTF-8, {error.reason}"
     if isinstance(error, RecursionError):

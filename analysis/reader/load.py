@@ -170,7 +170,7 @@ def _stacks(surveyed: SurveyedTrace, targets: TrackTargets) -> Stacks:
 
 
 def is_large(events: int, all_args: bool) -> bool:
-    """Whether an engine that holds the events may need more than 4 GiB."""
+    """Return True if an engine that holds the events may need more than 4 GiB."""
     return events * _EVENT_BYTES[all_args] > _MAX_BYTES
 
 

@@ -78,7 +78,7 @@ def check_written_once(name: str, events: np.ndarray, slices: np.ndarray, calls:
 
 
 def _repetition(events: np.ndarray, slices: np.ndarray, calls: np.ndarray) -> str:
-    """Return what occurs several times; empty if nothing does."""
+    """Return the repeated item as text; empty if nothing repeats."""
     # First: where slices touch or nest, begins and ends of both copies pair up with each other.
     copies = np.flatnonzero((events == events[0]).all(axis=1)) if len(slices) else slices[:0, 0]
     for length in copies[1:].tolist():
