@@ -100,8 +100,8 @@ QUESTIONS = (
     ),
     Question(
         "idle", "Why is the GPU idle, and which code makes it wait?",
-        ("molprof report TRACE", "molprof query idle_causes TRACE", "molprof query idle_places TRACE"),
-        ("idle_causes", "idle_places", "launches", "host_syncs"), ("idle", "waits"), _gpu, ("origin", "host"),
+        ("molprof report TRACE", "molprof query idle_causes TRACE", "molprof query idle_locations TRACE"),
+        ("idle_causes", "idle_locations", "launches", "host_syncs"), ("idle", "waits"), _gpu, ("origin", "host"),
     ),
     Question(
         "kernels", "Which work of the GPU takes the time, and what of it is waste?",

@@ -42,7 +42,9 @@ SELECT call.value AS id, (
 FROM json_each('{ids}') AS call
 """
 _FUSED = "SELECT chain, pattern FROM molprof_fused_kernel"
-_CHAINS = "SELECT chain, form, place, pattern, unless FROM molprof_chain_kernel ORDER BY chain, form, place, pattern"
+_CHAINS = (
+    "SELECT chain, form, position, pattern, unless FROM molprof_chain_kernel ORDER BY chain, form, position, pattern"
+)
 _GRAPH_WORK = f"""
 SELECT id, IFNULL(graph_id, {UNKNOWN}) AS graph_id, IFNULL(node_id, {UNKNOWN}) AS node_id
 FROM _molprof_graph_work

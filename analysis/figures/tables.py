@@ -172,9 +172,9 @@ TABLES = (
         "SELECT class, place, count, time_ns FROM (SELECT class, place, count, MAX(time_ns) AS time_ns FROM ("
         "SELECT launched.class, COALESCE(operator, source, module) AS place,"
         " SUM(launched.count) AS count, SUM(launched.time_ns) AS time_ns"
-        " FROM molprof_launched_work AS launched LEFT JOIN molprof_call_place AS found USING (place_id)"
+        " FROM molprof_launched_work AS launched LEFT JOIN molprof_call_location AS found USING (location_id)"
         " GROUP BY class, place ORDER BY class, place) GROUP BY class) WHERE place NOT NULL ORDER BY class",
-        "call_places",
+        "call_locations",
     ),
     TableQuery(
         "exposed",

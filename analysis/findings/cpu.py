@@ -77,7 +77,7 @@ def _host_places(known: TraceFacts) -> list[Where]:
     title="The CPU works outside operators",
     fix="Do that work for all rows at once, ahead in another thread, or in compiled code.",
     explanation="Python, and libraries that do not record what they do, run between the operators of torch.",
-    query="idle_places",
+    query="idle_locations",
     needs=("time", "no_gpu"),
     rests_on=("host_time",),
     least_gain=0.1,

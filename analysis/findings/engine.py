@@ -34,7 +34,7 @@ ORDER BY total.phase
 # Step by step; of a GPU's trace also the work.
 _STEPS = Query(
     "masks",
-    "SELECT ts, ts + dur AS ts_end, IFNULL(stretch, -1) AS stretch, IFNULL(sequences, 0) AS sequences,"
+    "SELECT ts, ts + dur AS ts_end, IFNULL(span, -1) AS span, IFNULL(sequences, 0) AS sequences,"
     " IFNULL(masks, 0) AS masks, IFNULL(unconstrained, 0) AS unconstrained, IFNULL(fill_ns, 0) AS fill_ns,"
     " IFNULL(fill_exposed_ns, 0) AS fill_exposed_ns, mask_exposed_ns, IFNULL(forward_ns, 0) AS forward_ns"
     " FROM molprof_mask_step ORDER BY ts, step_id",
@@ -79,11 +79,11 @@ def _growth(values: np.ndarray) -> tuple[float, float, float] | None:
 
 def _longest_span(steps: Frame) -> Frame | None:
     """Return the longest run of decode steps with the same sequences, in which masks are filled."""
-    steps = steps.where((steps["stretch"] >= 0) & (steps["fill_ns"] > 0) & (steps["masks"] > 0))
+    steps = steps.where((steps["span"] >= 0) & (steps["fill_ns"] > 0) & (steps["masks"] > 0))
     if not len(steps):
         return None
-    numbers, counts = np.unique(steps["stretch"].astype(np.int64), return_counts=True)
-    return steps.where(steps["stretch"] == numbers[counts.argmax()])
+    numbers, counts = np.unique(steps["span"].astype(np.int64), return_counts=True)
+    return steps.where(steps["span"] == numbers[counts.argmax()])
 
 
 class SchedulerWaits(Struct, frozen=True):
@@ -208,7 +208,7 @@ def mask_fill_waits(known: TraceFacts) -> FindingEvidence | None:
         "or let the engine's grammar library keep masks of states that it was in."
     ),
     explanation="A matcher whose states multiply, or whose cache does not hold, does more work at every token.",
-    query="SELECT position, stretch, masks, fill_ns, dur FROM molprof_mask_step WHERE stretch IS NOT NULL ORDER BY ts",
+    query="SELECT position, span, masks, fill_ns, dur FROM molprof_mask_step WHERE span IS NOT NULL ORDER BY ts",
     needs=("masks", "time"),
     rests_on=("host_time", "steps"),
     weight=0.5,

@@ -78,8 +78,8 @@ def _lanes(step: TypicalStep) -> list[tuple[str, list[StepInterval]]]:
     streams: dict[str, list[StepInterval]] = defaultdict(list)
     for interval in step.intervals:
         kinds[interval.kind].append(interval)
-        if interval.lane is not None:
-            streams[interval.lane].append(interval)
+        if interval.device_stream is not None:
+            streams[interval.device_stream].append(interval)
     rows = [(title, kinds[kind]) for kind, title in _HOST if kinds[kind]]
     busiest = sorted(streams, key=lambda lane: (-sum(item.dur_ns for item in streams[lane]), lane))
     for lane in sorted(busiest[:_LANES]):

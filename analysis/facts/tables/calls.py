@@ -47,14 +47,14 @@ def _placed_calls(facts: Facts) -> tuple[Array, Array]:
     return stacks, facts.calls.id[placed[first]]
 
 
-def _call_places(facts: Facts) -> Sequence[Column]:
+def _call_locations(facts: Facts) -> Sequence[Column]:
     first_ids = np.sort(_placed_calls(facts)[1])
     enclosing = EnclosingIndex(facts).of_slices(first_ids.tolist())
-    return first_ids, *_place_columns([enclosing[number] for number in first_ids.tolist()])
+    return first_ids, *_location_columns([enclosing[number] for number in first_ids.tolist()])
 
 
-def _place_columns(enclosing: Sequence[Enclosing]) -> list[list[str | None]]:
-    return [[getattr(location, column) for location in enclosing] for column in _PLACE]
+def _location_columns(enclosing: Sequence[Enclosing]) -> list[list[str | None]]:
+    return [[getattr(location, column) for location in enclosing] for column in _LOCATION]
 
 
 def _launched_work(facts: Facts) -> Sequence[Column]:
@@ -73,10 +73,10 @@ def _launched_work(facts: Facts) -> Sequence[Column]:
     )
 
 
-def _idle_places(facts: Facts) -> Sequence[Column]:
+def _idle_locations(facts: Facts) -> Sequence[Column]:
     idle = EnclosingIndex(facts).idle
-    place_ids = ids(idle.slice_id, np.where(idle.slice_id == NONE, NONE, np.arange(len(idle.slice_id))))
-    return place_ids, idle.count, idle.time_ns, idle.is_shown.astype(np.int64), *_place_columns(idle.places)
+    location_ids = ids(idle.slice_id, np.where(idle.slice_id == NONE, NONE, np.arange(len(idle.slice_id))))
+    return location_ids, idle.count, idle.time_ns, idle.is_shown.astype(np.int64), *_location_columns(idle.places)
 
 
 def _step_runs(facts: Facts) -> Sequence[Column]:
@@ -196,21 +196,23 @@ _CALL_SUMS = (
     "leaf_operators LONG",
 )  # fmt: skip
 _STEPS = "SELECT id, ts, ts + dur, IFNULL(upid, -1) FROM molprof_any_step ORDER BY ts, id"
-_PLACE = ("operator", "annotation", "source", "module")
+_LOCATION = ("operator", "annotation", "source", "module")
 TABLES = {
     "launch": FactTable(
         ("id JOINID(slice.id)", "device STRING", "kernels LONG", "delay DURATION", "queue_depth LONG"), _launches
     ),
-    "call_place": FactTable(("place_id JOINID(slice.id)", *(f"{column} STRING" for column in _PLACE)), _call_places),
-    "launched_work": FactTable(
-        ("place_id JOINID(slice.id)", "class STRING", "count LONG", "time_ns DURATION"), _launched_work
+    "call_location": FactTable(
+        ("location_id JOINID(slice.id)", *(f"{column} STRING" for column in _LOCATION)), _call_locations
     ),
-    "idle_place": FactTable(
+    "launched_work": FactTable(
+        ("location_id JOINID(slice.id)", "class STRING", "count LONG", "time_ns DURATION"), _launched_work
+    ),
+    "idle_location": FactTable(
         (
-            "place_id JOINID(slice.id)", "count LONG", "time_ns DURATION", "is_shown LONG",
-            *(f"{column} STRING" for column in _PLACE),
+            "location_id JOINID(slice.id)", "count LONG", "time_ns DURATION", "is_shown LONG",
+            *(f"{column} STRING" for column in _LOCATION),
         ),
-        _idle_places,
+        _idle_locations,
     ),
     "step": FactTable(
         (
@@ -218,7 +220,7 @@ TABLES = {
         ),
         _steps,
     ),
-    "step_lane": FactTable(
+    "open_step": FactTable(
         ("id JOINID(slice.id)", "ts TIMESTAMP", "ts_end TIMESTAMP", "upid JOINID(process.id)", "tid LONG"),
         lambda facts: transposed(facts.step_lanes, 5),
     ),
@@ -262,11 +264,11 @@ TABLES = {
     ),
     "lost_launch": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.calls.id[missing.lost_launches(facts)]]),
     "missing_work": FactTable(
-        ("place STRING", "launches LONG", "in_steps LONG", "first_ts TIMESTAMP", "last_ts TIMESTAMP"),
+        ("position STRING", "launches LONG", "in_steps LONG", "first_ts TIMESTAMP", "last_ts TIMESTAMP"),
         lambda facts: transposed(missing.missing_work(facts), 5),
     ),
     "missing_time": FactTable(
-        ("place STRING", "device STRING", "inside_ns DURATION", "outside_ns DURATION"),
+        ("position STRING", "device STRING", "inside_ns DURATION", "outside_ns DURATION"),
         lambda facts: transposed(missing.missing_time(facts), 4),
     ),
     "long_sync": FactTable(
@@ -276,7 +278,7 @@ TABLES = {
         ],
     ),
     "missing_call": FactTable(
-        ("place STRING", "kernels LONG", "calls LONG", "kernel_time_ns DURATION", "first_ts TIMESTAMP"),
+        ("position STRING", "kernels LONG", "calls LONG", "kernel_time_ns DURATION", "first_ts TIMESTAMP"),
         lambda facts: transposed(missing.missing_calls(facts), 5),
     ),
     "graph_incomplete": FactTable(

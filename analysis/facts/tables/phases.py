@@ -96,6 +96,6 @@ TABLES = {
     "phase_step": FactTable(("phase_id JOINID(slice.id)", "step_id JOINID(slice.id)"), _phase_steps),
     "step_period": FactTable(("step_id JOINID(slice.id)", "period DURATION"), _step_periods),
     "mask_step": FactTable(
-        ("step_id JOINID(slice.id)", "masks LONG", "stretch LONG", "position LONG"), _mask_steps
+        ("step_id JOINID(slice.id)", "masks LONG", "span LONG", "position LONG"), _mask_steps
     ),
 }  # fmt: skip

@@ -26,9 +26,9 @@ class CheckedTrace:
     recorded: frozenset[Group]  # groups of which the trace holds anything
     recorded_ns: int  # length of the recorded span, at least that of a device
 
-    def rows_at(self, query: Query, place: str) -> Iterator[dict[str, Any]]:
-        """Yield the rows of one position, without their `place`."""
-        return (row for row in query_dicts(self.engine, query) if row.pop("place") == place)
+    def rows_at(self, query: Query, position: str) -> Iterator[dict[str, Any]]:
+        """Yield the rows of one position, without their `position`."""
+        return (row for row in query_dicts(self.engine, query) if row.pop("position") == position)
 
     def among(self, *groups: Group) -> tuple[Group, ...]:
         """Return those of the groups that the trace holds."""

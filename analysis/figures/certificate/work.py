@@ -12,15 +12,15 @@ from molprof.common.values import count_text, counted, time_text
 
 _WORK = Query(
     "certificate_launches",
-    "SELECT place, launches, in_steps, first_ts, last_ts FROM molprof_missing_work ORDER BY first_ts, place",
+    "SELECT position, launches, in_steps, first_ts, last_ts FROM molprof_missing_work ORDER BY first_ts, position",
 )
 _TIME = Query(
     "certificate_time",
-    "SELECT place, device, inside_ns, outside_ns FROM molprof_missing_time ORDER BY place, device",
+    "SELECT position, device, inside_ns, outside_ns FROM molprof_missing_time ORDER BY position, device",
 )
 _CALL = Query(
     "certificate_launches",
-    "SELECT place, kernels, calls, kernel_time_ns, first_ts FROM molprof_missing_call ORDER BY first_ts, place",
+    "SELECT position, kernels, calls, kernel_time_ns, first_ts FROM molprof_missing_call ORDER BY first_ts, position",
 )
 _STREAMS = Query(
     "certificate_overlap",
@@ -69,24 +69,24 @@ _OF_GRAPHS: tuple[Group, ...] = ("graphs", "gpu_work", "gpu_time", "gpu_idle")
 _MISSING: tuple[Group, ...] = ("gpu_work", "gpu_time", "gpu_idle", "links", "steps")
 
 
-def _missing_work(trace: CheckedTrace, place: str, text: str) -> Iterator[Doubt]:
-    for row in trace.rows_at(_WORK, place):
+def _missing_work(trace: CheckedTrace, position: str, text: str) -> Iterator[Doubt]:
+    for row in trace.rows_at(_WORK, position):
         launches = row["launches"]
         reason = counted(launches, "launch", "es") + text
         if not trace.counts.kernels:
             yield from lost(("gpu_work", "gpu_time", "gpu_idle", "links"), reason, row)
             return
         yield bounded("gpu_work", reason, row, trace.count("kernels", more=launches))
-        yield from _missing_time(trace, place, reason, row)
+        yield from _missing_time(trace, position, reason, row)
         yield bounded("links", reason, row, trace.count("launches_without_gpu_work", less=launches))
         if row["in_steps"] and trace.steps:
             yield bounded("steps", reason, row, trace.per_step(more=row["in_steps"]))
 
 
-def _missing_time(trace: CheckedTrace, place: str, reason: str, evidence: Evidence) -> Iterator[Doubt]:
+def _missing_time(trace: CheckedTrace, position: str, reason: str, evidence: Evidence) -> Iterator[Doubt]:
     """Yield doubts where unrecorded work may have filled idle time of devices, by position."""
     busy, idle = [], []
-    for device in trace.rows_at(_TIME, place):
+    for device in trace.rows_at(_TIME, position):
         name = device["device"]
         busy_ns, idle_ns = trace.devices[name].busy_ns, trace.devices[name].idle_ns
         inside_ns, outside_ns = device["inside_ns"], device["outside_ns"]
