@@ -1,4 +1,4 @@
-"""What links calls and GPU work, found a second, plain way: loops over the slices that SQL shows, and their args."""
+"""A plain reference for links of calls and GPU work: loops over the slices that SQL shows, and their args."""
 
 from __future__ import annotations
 

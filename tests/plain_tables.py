@@ -1,4 +1,4 @@
-"""What SQL shows of facts, found a second, plain way in the slices that SQL shows (`plain_facts.py`)."""
+"""A plain reference for the SQL tables of facts, from the slices that SQL shows (`plain_facts.py`)."""
 
 from __future__ import annotations
 

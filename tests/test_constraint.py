@@ -1,4 +1,4 @@
-"""The finding about the constraint: it leads, small or not, and what it advises is what this run can follow."""
+"""The finding about the constraint comes first, small or not, and its advice suits the run."""
 
 from __future__ import annotations
 

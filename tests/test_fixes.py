@@ -1,4 +1,4 @@
-"""What findings say can be gained and done: bounds of the fix that is named, fixes that fit the device and program."""
+"""Gains and fixes of findings are right: bounded for the named fix, and suited to the device and program."""
 
 from __future__ import annotations
 

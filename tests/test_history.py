@@ -1,4 +1,4 @@
-"""Results over time: what is kept, where figures change, and what else does there."""
+"""A history keeps results, and shows where figures change and what else changed there."""
 
 from __future__ import annotations
 

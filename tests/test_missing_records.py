@@ -1,4 +1,4 @@
-"""Records that are missing or impossible: bounds hold the truth, and findings and headline step back."""
+"""Missing or impossible records: bounds contain the truth, and findings and headline claim less."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where GPU work comes from: trees and places against a plain recount and SQL, literal events, captured stacks."""
+"""The origin of GPU work equals a plain recount and SQL: trees and locations of literal events and captured stacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of findings is, and what idle time went to: shares of small traces, and of public ones.
+"""Findings and idle time have the right locations: shares of small traces, and of public ones.
 
 The values of public traces were counted plainly from their events.
 """

@@ -1,4 +1,4 @@
-"""Runs at other batch sizes: shapes from one run beside those of another, memory, and what is refused."""
+"""Predicted runs at other batch sizes equal recorded ones in shapes and memory; others are refused."""
 
 from __future__ import annotations
 

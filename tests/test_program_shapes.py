@@ -1,4 +1,4 @@
-"""First findings, verdicts and gains of small traces in the shapes of programs that people run."""
+"""Small traces in the shapes of common programs get the right first findings, verdicts and gains."""
 
 from __future__ import annotations
 

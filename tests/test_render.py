@@ -1,4 +1,4 @@
-"""Formats: exact small documents, widths, values as text, and names that try to be something else.
+"""Formats render documents exactly: widths, values as text, and hostile names.
 
 What commands print of whole traces is in `tests/goldens`.
 """

@@ -1,4 +1,4 @@
-"""The report: figures of a tiny captured run changed in one way, broken sums, what a user says of foreign traces."""
+"""The report: figures follow one change of a tiny run, broken sums are reported, users' counts of foreign traces."""
 
 from __future__ import annotations
 

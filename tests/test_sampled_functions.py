@@ -1,4 +1,4 @@
-"""Functions of logits processors, sampled in recorded steps: what is recorded, and what reports say of it."""
+"""Functions of logits processors are sampled in recorded steps, and reported with their times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody with a slow generation of JSON meets: a folder of runs, rows that there are none of, a line to read."""
+"""A user with slow JSON generation gets a folder of runs, all rows of it, and readable lines."""
 
 from __future__ import annotations
 
