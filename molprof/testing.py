@@ -159,4 +159,4 @@ def _origin(trace: Trace, counted: CountedEvents | None, by_time: bool) -> Itera
     for location in locations[:_SHOWN]:
         yield f"{amount([location])}: {location.text}"
     if rest := locations[_SHOWN:]:
-        yield f"{amount(rest)} in {counted_text(len(rest), 'other place')}"
+        yield f"{amount(rest)} in {counted_text(len(rest), 'other location')}"

@@ -103,7 +103,7 @@ class ClassTime(Struct, frozen=True):
     name: str
     counts: tuple[float, float]
     times_ns: tuple[float, float]
-    place: str | None  # None: not recorded
+    location: str | None  # None: not recorded
 
     @property
     def change_ns(self) -> float:
@@ -116,20 +116,22 @@ def class_times(first: Report, other: Report, counts: tuple[int, int] | None) ->
 
     Per step where `counts` has their steps.
 
-    A place is the operator, or else the function or module, whose calls started most of that class's time.
+    The location is the operator, or else the function or module, whose calls started most of that class's time.
     """
     steps = counts or (1, 1)
     rows: list[dict[str, Any]] = [
         {str(row["class"]): row for row in report.table("kernel_classes").to_json()} for report in (first, other)
     ]
-    places_of = [{row["class"]: row["place"] for row in _rows(report, "class_places")} for report in (first, other)]
+    locations_of = [
+        {row["class"]: row["location"] for row in _rows(report, "class_locations")} for report in (first, other)
+    ]
     class_rows = []
     for name in dict.fromkeys([*rows[0], *rows[1]]):
         amounts = [of.get(name, {"count": 0, "time_ns": 0}) for of in rows]
         times = tuple(row["time_ns"] / count for row, count in zip(amounts, steps, strict=True))
         runs = tuple(row["count"] / count for row, count in zip(amounts, steps, strict=True))
         more = int(times[1] > times[0])
-        class_rows.append(ClassTime(name, (runs[0], runs[1]), (times[0], times[1]), places_of[more].get(name)))
+        class_rows.append(ClassTime(name, (runs[0], runs[1]), (times[0], times[1]), locations_of[more].get(name)))
     return sorted(class_rows, key=lambda item: -abs(item.change_ns))
 
 

@@ -143,7 +143,7 @@ def classes(comparison: Comparison) -> Iterator[Section]:
         Column("class"), Column(first, "ns"), Column(second, "ns"), Column("difference", "change_ns"),
         Column("runs", "number"), Column("then", "number", joined=True), Column("mostly in", "name"),
     )  # fmt: skip
-    cells = [(item.name, *item.times_ns, item.change_ns, *item.counts, item.place) for item in shown]
+    cells = [(item.name, *item.times_ns, item.change_ns, *item.counts, item.location) for item in shown]
     notes = tuple(filter(None, (_reason(comparison, item.name, item.change_ns > 0) for item in shown)))
     titles = "per step" if counts else "whole traces"
     spare = (*last_rows(len(cells), _LEAST_CLASSES), tuple(range(_LEAST_CLASSES)))

@@ -43,7 +43,7 @@ def best_findings(report: Report) -> Section:
     for number, item in enumerate(worth, 1):
         start = len(rows)
         links[start] = _name(0, report.findings.index(item))
-        rows += [(str(number), _headline(item)), *([("place", item.place_text)] if item.place_text else [])]
+        rows += [(str(number), _headline(item)), *([("location", item.location_text)] if item.location_text else [])]
         evidence.append((len(rows),))
         fixes.append((len(rows) + 1,))
         rows += [("evidence", _first_clauses(item.evidence)), ("fix", item.fix)]
@@ -96,7 +96,7 @@ def _first_clauses(evidence: str) -> str:
 
 def _headline(item: Finding) -> str:
     """Return gain and title; of a part of another finding the location too."""
-    location = f", {item.place_text}" if item.part_of and item.place_text else ""
+    location = f", {item.location_text}" if item.part_of and item.location_text else ""
     return item.headline + location
 
 
@@ -153,7 +153,7 @@ def _name(report: int, index: int) -> str:
 def _detail(number: str, item: Finding, name: str) -> Section:
     query = f'"{item.query}"' if " " in item.query else item.query
     rows = (
-        *((("place", item.place_text),) if item.place_text else ()),
+        *((("location", item.location_text),) if item.location_text else ()),
         ("evidence", item.evidence),
         *((("uncertain", item.uncertain),) if item.uncertain else ()),
         *((("likely", "taken from names or shapes"),) if not item.certain else ()),

@@ -88,10 +88,10 @@ _HUNK: tuple[Name, ...] = (
 _VERBS = {INSERTED: "adds", DELETED: "leaves out", MOVED: "moves"}
 _ALIKE = "between two matches; those that differ alike together"
 # In a sentence about kernels.
-_MOST_PLACES, _MOST_NAMES = 2, 3
+_MOST_LOCATIONS, _MOST_NAMES = 2, 3
 _LONGEST = 60
-# A screen shows so many places at most, and at least.
-_PLACES, _LEAST_PLACES = 8, 3
+# A screen shows so many locations at most, and at least.
+_LOCATIONS, _LEAST_PLACES = 8, 3
 
 
 def kernels_document(kernels: Kernels) -> Document:
@@ -131,7 +131,7 @@ def _pairs_document(result: Summed, region: str, labels: tuple[str, str]) -> Doc
         sections=(
             total,
             plot_section(["sum"], (labels, spans, parts, recorded)),
-            Section("By place", ("layers together",), _sums("place", result, _places(result)), detail=True),
+            Section("By location", ("layers together",), _sums("place", result, _locations(result)), detail=True),
             Section(f"Where {word}s differ", (_ALIKE,), _hunks(result), detail=True),
             Section(f"Matched {word}s", (), _matched(result), detail=True),
             *by_layer,
@@ -151,14 +151,14 @@ def _pairs_document(result: Summed, region: str, labels: tuple[str, str]) -> Doc
 
 def _largest(result: Summed) -> Section:
     """Return the locations whose times differ most."""
-    rows = [pair for pair in islice(_places(result), _PLACES) if any(pair[1].counts.values())]
+    rows = [pair for pair in islice(_locations(result), _LOCATIONS) if any(pair[1].counts.values())]
     table = table_of(
         rows,
-        ("place", "path", "0"), (SIDES[0], "ns", "1.first.span_ns"), (SIDES[1], "ns", "1.other.span_ns"),
+        ("location", "path", "0"), (SIDES[0], "ns", "1.first.span_ns"), (SIDES[1], "ns", "1.other.span_ns"),
         ("difference", "change_ns", "1.total_ns"),
         keys=4, spare=(*last_rows(len(rows), _LEAST_PLACES), tuple(range(_LEAST_PLACES))),
     )  # fmt: skip
-    return Section("Largest places, with the idle time before their work", table=table)
+    return Section("Largest locations, with the idle time before their work", table=table)
 
 
 def noun(result: Summed) -> str:
@@ -222,7 +222,7 @@ def _sums(title: str, result: Summed, sums: Iterable[tuple[str, RowSum]]) -> Tab
     )  # fmt: skip
 
 
-def _places(result: Summed) -> Iterator[tuple[str, RowSum]]:
+def _locations(result: Summed) -> Iterator[tuple[str, RowSum]]:
     for location, item in sorted(result.locations.items(), key=lambda pair: -abs(pair[1].total_ns)):
         yield location.short, item
     if result.tail_ns:
@@ -243,7 +243,8 @@ def _hunks(result: Summed) -> Table:
 
     return table_of(
         result.hunks,
-        ("place", "path", "location.short"), ("times", "count", "count"), ("difference", "change_ns", "sum.total_ns"),
+        ("location", "path", "location.short"), ("times", "count", "count"),
+        ("difference", "change_ns", "sum.total_ns"),
         names("only in the first", "first"), names("only in the second", "other"), names("moved", "moved"),
         ("after", "name", "between.0"), ("before", "name", "between.1"),
         missing="", keys=2,
@@ -275,7 +276,7 @@ def _side_by_side(result: Summed, labels: tuple[str, str]) -> Section:
         yield "gap before", "ns", lambda item: getattr(item[0], name) and getattr(item[1], name).idle_ns
 
     fields: list[Field] = [
-        ("place", "path", lambda item: location_of(item[0].work).text),
+        ("location", "path", lambda item: location_of(item[0].work).text),
         ("times", "count", lambda item: sum(item[1].counts.values())), *side("first", labels[0]),
         *side("other", labels[1]), ("difference", "change_ns", "1.total_ns"),
         ("change", "text", lambda item: next(iter(item[2])) if len(item[2]) == 1 else MATCHED),
@@ -317,9 +318,9 @@ def _data(result: Summed, region: str, labels: tuple[str, str]) -> dict[str, Any
         "schema": SCHEMA, "by": noun(result), "region": region,
         "traces": [{"label": label, **side} for label, side in sides],
         "difference": named(result, *_DIFFERENCE), "verdict": kernel_verdict(result, labels),
-        "places": objects(result.locations.items(), ("phase", "0.phase"), ("module", "0.module"), *_of_sum("1")),
+        "locations": objects(result.locations.items(), ("phase", "0.phase"), ("module", "0.module"), *_of_sum("1")),
         "layers": objects(result.layers.items(), ("layer", "0"), *_of_sum("1")),
-        "stretches": objects(result.hunks, *_HUNK, *_of_sum("sum")), "sequence": sequence, "names": list(names),
+        "hunks": objects(result.hunks, *_HUNK, *_of_sum("sum")), "sequence": sequence, "names": list(names),
     }  # fmt: skip
 
 
@@ -376,7 +377,7 @@ def _only(result: Summed, kind: str) -> str:
     number = _amount([change.work for change in changes], noun(result), steps or 1)
     time_ns = sum(change.time_ns for change in changes)
     start = f"It {_VERBS[kind]} {number}{' per step' if steps else ''} ({signed_time_text(time_ns)})"
-    return f"{start}: {_listed(said, _MOST_PLACES, 'more place', ';')}."
+    return f"{start}: {_listed(said, _MOST_LOCATIONS, 'more location', ';')}."
 
 
 def _listed(texts: Sequence[str], most: int, noun: str, mark: str = "") -> str:
@@ -445,4 +446,4 @@ def _most(result: Summed, part: str) -> str:
     said = [f"{location} {signed_time_text(ns)}" for location, ns in sorted(times, key=lambda item: -abs(item[1]))]
     if not said:
         return ""
-    return f"Matched {noun(result)}s are {part} most in {_listed(said, _MOST_PLACES, 'more place')}."
+    return f"Matched {noun(result)}s are {part} most in {_listed(said, _MOST_LOCATIONS, 'more location')}."

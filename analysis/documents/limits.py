@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from molprof.analysis.figures.model import IDLE_CAUSES, Evidence, Group, Report, place_text
+from molprof.analysis.figures.model import IDLE_CAUSES, Evidence, Group, Report, location_text
 from molprof.common.values import count_text, per, percent_text, time_text
 
 # A busy share that may be off by more of the time is shown from the least to the most.
@@ -75,6 +75,6 @@ def largest_cause(report: Report) -> str:
     share = percent_text(times[cause] / idle_ns)
     text = f"main cause {IDLE_CAUSES.get(cause, cause)}: {share} of {time_text(idle_ns)} between work"
     bottleneck = report.bottleneck
-    if bottleneck is None or bottleneck.idle_cause != cause or bottleneck.idle_place_ratio is None:
+    if bottleneck is None or bottleneck.idle_cause != cause or bottleneck.idle_location_ratio is None:
         return text
-    return f"{text}; {place_text(bottleneck.idle_place, bottleneck.idle_place_ratio)}"
+    return f"{text}; {location_text(bottleneck.idle_location, bottleneck.idle_location_ratio)}"

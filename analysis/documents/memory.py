@@ -149,7 +149,7 @@ def _places(course: MemoryTimeline) -> Section:
         notes.append(f"Not shown: {counted(rest, 'row')} below {percent_text(LEAST_RATIO)}. JSON and CSV have all.")
     table = table_of(
         shown,
-        ("place", "name", lambda node: "  " * (len(node.path) - 1) + short_name(short_source(node.path[-1]))),
+        ("location", "name", lambda node: "  " * (len(node.path) - 1) + short_name(short_source(node.path[-1]))),
         ("allocations", "count"), ("allocated", "bytes", "bytes"), ("at the peak", "bytes", "peak_bytes"),
         ("left", "bytes", "left_bytes"),
         spare_columns=("left", "allocations"),
@@ -179,7 +179,7 @@ _COURSE = (
     ("unexplained_events", "unexplained"), "peak_bytes", ("peak_ts", lambda course: course.ts[course.peak]),
     "reserved_bytes", "at_peak",
     ("growth", lambda course: course, (("bytes", "growth"), ("steps", "growth_steps"), ("tokens", "growth_tokens"))),
-    ("course", _samples), ("places", "places", _PLACE),
+    ("course", _samples), ("locations", "places", _PLACE),
 )  # fmt: skip
 _MODEL = (
     ("weights_bytes", "needs.weights"), ("token_bytes", "needs.cache_of_token"),

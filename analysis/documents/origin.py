@@ -34,8 +34,8 @@ _WHAT = {"module": "module", "source": "Python function", "operator": "operator"
 _KNOWN = ("operator", "shapes", "module", "source")
 _CERTAINTIES = ("exact", "aligned", "likely")
 _MEANING = (
-    "exact: the replay's own annotation names it; aligned: names in order, all alike or with no other place that fits; "
-    "likely: another place fits as well, or names agree in part or not at all"
+    "exact: the replay's own annotation names it; aligned: names in order, all alike or with no other position that fits; "
+    "likely: another position fits as well, or names agree in part or not at all"
 )
 
 _POSITION: tuple[Field, ...] = (
@@ -90,7 +90,8 @@ def origin_document(origins: Origins, by: str) -> Document:
             "tokens": origins.tokens,
             "without_call": dict(zip(("name", "count", "gpu_ns"), (NO_CALL, *origins.without_call), strict=True)),
             **({} if origins.sampled is None else {"sampled": to_builtins(origins.sampled)}),
-            "tree": tree.to_json(), "places": {name: objects(locations, *_PLACE) for name, locations in calls.items()},
+            "tree": tree.to_json(),
+            "locations": {name: objects(locations, *_PLACE) for name, locations in calls.items()},
         },
         records=lambda: records(_nodes(tree)),
         warnings=_without_stacks(origins, by),

@@ -41,8 +41,8 @@ class Bottleneck(Struct, frozen=True):
     parts: dict[str, int]  # what the time of all devices together went to, ns; empty where no GPU work is recorded
     # The main cause of idle time between work, where most of that time is, and its share; None where not recorded.
     idle_cause: str | None = None
-    idle_place: str | None = None
-    idle_place_ratio: float | None = None
+    idle_location: str | None = None
+    idle_location_ratio: float | None = None
 
 
 def parts_text(parts: Mapping[str, int], least: float = 0.001) -> str:

@@ -249,17 +249,17 @@ class Gain(Struct, frozen=True):
     of_ns: int | None = None  # length of that time; None in a stored report of an older molprof
 
 
-# A place with less of the time does not say where to begin.
+# A location with less of the time does not say where to begin.
 _LEAST_PLACE = 0.02
 
 
-def place_text(label: str | None, ratio: float) -> str:
+def location_text(label: str | None, ratio: float) -> str:
     """Return the location with most of some time, and its share there; None without a recorded location."""
     share = f"{percent_text(ratio)} of it"
     if label is None:
-        return f"no place recorded for {share}"
+        return f"no location recorded for {share}"
     if ratio < _LEAST_PLACE:
-        return f"spread, at no place more than {share}"
+        return f"spread, at no location more than {share}"
     return f"{label} ({share})" if ratio >= 0.5 else f"spread, most in {label} ({share})"
 
 
@@ -275,8 +275,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     query: str  # argument of `molprof query` that shows the evidence: name of a module, or SQL
     figures: dict[str, int | float]  # of the evidence; the suffix is the unit (_ns, _ratio), else a count or mean
     uncertain: str | None = None  # why figures that it rests on are not exact; None where they are
-    place: str | None = None  # function and line, module, operator or annotation; None: not recorded, or of all
-    place_ratio: float | None = None  # share of its time that is there, or at no recorded place; None: of all
+    location: str | None = None  # function and line, module, operator or annotation; None: not recorded, or of all
+    location_ratio: float | None = None  # share of its time that is there, or at no recorded location; None: of all
     certain: bool = True  # False: taken from names or shapes, not from what was recorded
     note: bool = False  # worth knowing, and nothing to do
     time_ratio: float | None = None  # of a note: what part of the time it is about; None: of no part
@@ -284,9 +284,9 @@ class Finding(Struct, frozen=True, kw_only=True):
     part_of: str | None = None  # id of the finding whose time holds the time of this one
 
     @property
-    def place_text(self) -> str | None:
+    def location_text(self) -> str | None:
         """The location with most of its time, and the share; None for findings about the whole trace."""
-        return self.place if self.place_ratio is None else place_text(self.place, self.place_ratio)
+        return self.location if self.location_ratio is None else location_text(self.location, self.location_ratio)
 
     @property
     def gain_text(self) -> str:
@@ -315,7 +315,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         return named_rows(self.headline, self._texts())
 
     def _texts(self) -> dict[str, str | None]:
-        named = {"place": self.place_text, "evidence": self.evidence, "fix": self.fix, "why": self.explanation}
+        named = {"location": self.location_text, "evidence": self.evidence, "fix": self.fix, "why": self.explanation}
         return named | {"uncertain": self.uncertain, "more": f"molprof query {shlex.quote(self.query)} TRACE"}
 
     @property

@@ -167,13 +167,13 @@ TABLES = (
         "SELECT class, count, time_ns, time_ratio, names FROM molprof_class_summary ORDER BY time_ns DESC, class",
     ),
     TableQuery(
-        "class_places",
+        "class_locations",
         "",
-        "SELECT class, place, count, time_ns FROM (SELECT class, place, count, MAX(time_ns) AS time_ns FROM ("
-        "SELECT launched.class, COALESCE(operator, source, module) AS place,"
+        "SELECT class, location, count, time_ns FROM (SELECT class, location, count, MAX(time_ns) AS time_ns FROM ("
+        "SELECT launched.class, COALESCE(operator, source, module) AS location,"
         " SUM(launched.count) AS count, SUM(launched.time_ns) AS time_ns"
         " FROM molprof_launched_work AS launched LEFT JOIN molprof_call_location AS found USING (location_id)"
-        " GROUP BY class, place ORDER BY class, place) GROUP BY class) WHERE place NOT NULL ORDER BY class",
+        " GROUP BY class, location ORDER BY class, location) GROUP BY class) WHERE location NOT NULL ORDER BY class",
         "call_locations",
     ),
     TableQuery(

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from molprof.analysis.facts.facts import MASK_PHASES, PROCESSOR_PHASES
 from molprof.analysis.figures.bottleneck import PARTS, Bottleneck, parts_text
-from molprof.analysis.figures.model import IDLE_CAUSES, Group, place_text
+from molprof.analysis.figures.model import IDLE_CAUSES, Group, location_text
 from molprof.analysis.findings.known import HOST_CAUSES, TraceFacts
 from molprof.analysis.findings.places import main_idle
 from molprof.analysis.findings.rule import FindingEvidence, rule
@@ -164,10 +164,10 @@ def limits(known: TraceFacts) -> FindingEvidence | None:
         each = f"; what takes most of a step: {', '.join(said)}"
     cause, label, ratio = _main_idle(known)
     if cause is not None and ratio is not None:
-        each += f"; {IDLE_CAUSES[cause]}: {place_text(label, ratio)}"
+        each += f"; {IDLE_CAUSES[cause]}: {location_text(label, ratio)}"
     return FindingEvidence(
         f"{parts_text(parts_of(known))}{'' if scope.run is None else f' of {scope.recorded_text}'}{each}",
         {f"{name}_ns": value for name, value in known.split.items()},
-        place=label,
-        place_ratio=ratio,
+        location=label,
+        location_ratio=ratio,
     )

@@ -158,7 +158,7 @@ def jit_specialization(known: TraceFacts) -> FindingEvidence | None:
         + f"; no GPU works for {time_text(idle_ns)} of it",
         {"gaps": len(specialized), "idle_ns": idle_ns, "longest_ns": length_ns},
         known.gain(known.scope.host_part(idle_ns), "gaps before specialized functions"),
-        place=_where(longest),
+        location=_where(longest),
         part_of=("host_work",),
     )
 

@@ -158,7 +158,7 @@ def _of_run(known: TraceFacts, run: Run, name: str) -> FindingEvidence:
         title=_title(name, course.share, _what_sets(run)),
         fix=remedy_of_run(run, course),
     )
-    return evidence if where is None else replace(evidence, place=where.name, place_ratio=where.ratio)
+    return evidence if where is None else replace(evidence, location=where.name, location_ratio=where.ratio)
 
 
 def _title(name: str, share: float | None, rest: str) -> str:
@@ -392,8 +392,8 @@ def _of_engine(known: TraceFacts) -> FindingEvidence | None:
         title=title,
         fix=fix,
         query="phase_times",
-        place=None if where is None else where.name,
-        place_ratio=None if where is None else where.ratio,
+        location=None if where is None else where.name,
+        location_ratio=None if where is None else where.ratio,
     )
 
 
@@ -436,6 +436,6 @@ def _of_loop(known: TraceFacts) -> FindingEvidence | None:
         title=f"The constraint (logits processors) takes {percent_text(share)} of the time{small}",
         fix=remedy_of_loop(None if where is None else where.name, share < SMALL, first["source"]),
         query="phase_times",
-        place=None if where is None else where.name,
-        place_ratio=None if where is None else where.ratio,
+        location=None if where is None else where.name,
+        location_ratio=None if where is None else where.ratio,
     )

@@ -102,8 +102,8 @@ def host_functions(known: TraceFacts) -> FindingEvidence | None:
         {"time_ns": time_ns, "outside_ns": all_ns},
         known.gain(share, "time at that place"),
         part_of=("constraint",) if is_of_masks(known, wheres[0]) else (),
-        place=others.name,
-        place_ratio=others.ratio,
+        location=others.name,
+        location_ratio=others.ratio,
     )
 
 
@@ -139,6 +139,6 @@ def processor_operators(known: TraceFacts) -> FindingEvidence | None:
         {"operators_per_step": count / steps, "time_ns": time_ns},
         known.gain(known.scope.host_part(time_ns, "processor"), "these operators in the processor"),
         part_of=("constraint",),
-        place=where.name,
-        place_ratio=where.ratio,
+        location=where.name,
+        location_ratio=where.ratio,
     )

@@ -137,7 +137,9 @@ def placed(evidence: FindingEvidence, where: Location | None) -> FindingEvidence
     """Return the finding with the location of most of its time, at the end of its evidence too."""
     if where is None:
         return evidence
-    return replace(evidence, evidence=evidence.evidence + listed(where), place=where.name, place_ratio=where.ratio)
+    return replace(
+        evidence, evidence=evidence.evidence + listed(where), location=where.name, location_ratio=where.ratio
+    )
 
 
 def listed(where: Location) -> str:

@@ -382,9 +382,9 @@ def cache_concatenation(known: TraceFacts) -> FindingEvidence | None:
     # The last concatenations before each attention that enough of them come before.
     chosen: list[int] = []
     layers = 0
-    for thread in dict.fromkeys(operators["place"].tolist()):
+    for thread in dict.fromkeys(operators["thread"].tolist()):
         waiting: list[int] = []
-        for index in np.flatnonzero(operators["place"] == thread).tolist():
+        for index in np.flatnonzero(operators["thread"] == thread).tolist():
             if operators["name"][index] == _CAT:
                 waiting.append(index)
                 continue

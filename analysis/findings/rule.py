@@ -20,9 +20,9 @@ from molprof.analysis.union import Union
 LEAST_GAIN = 0.01
 
 # A thread of a process; a slice in a lane still belongs to its thread.
-_PLACE = "(track.upid << 33) + track.tid AS place"
+_THREAD = "(track.upid << 33) + track.tid AS thread"
 _OPERATORS = f"""
-SELECT slice.id, slice.ts, slice.ts + slice.dur AS ts_end, {_PLACE}, slice.name
+SELECT slice.id, slice.ts, slice.ts + slice.dur AS ts_end, {_THREAD}, slice.name
 FROM ({{}}) AS named
 CROSS JOIN slice ON slice.id = named.id
 JOIN _molprof_thread_track AS track ON track.id = slice.track_id
@@ -34,7 +34,7 @@ _LAUNCHED = Query(
     "gpu_work",
     f"""INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-SELECT call.ts, {_PLACE}, work.dur AS gpu_ns
+SELECT call.ts, {_THREAD}, work.dur AS gpu_ns
 FROM _molprof_work AS work
 JOIN _molprof_call AS call ON call.id = work.call_id
 JOIN _molprof_thread_track AS track ON track.id = call.track_id
@@ -75,7 +75,7 @@ def launched(engine: TraceProcessor, operators: Frame) -> tuple[int, int]:
     calls = Frame(engine.query(_LAUNCHED.text))
     count = gpu_ns = 0
     for thread, mine in _threads(operators).items():
-        there = calls.where(calls["place"] == thread)
+        there = calls.where(calls["thread"] == thread)
         moments = there["ts"].astype(np.int64)
         inside = Union(mine["ts"], mine["ts_end"]).covered(moments, moments + 1) > 0
         count += int(inside.sum())
@@ -84,7 +84,7 @@ def launched(engine: TraceProcessor, operators: Frame) -> tuple[int, int]:
 
 
 def _threads(operators: Frame) -> dict[int, Frame]:
-    threads = operators["place"]
+    threads = operators["thread"]
     return {thread: operators.where(threads == thread) for thread in dict.fromkeys(threads.tolist())}
 
 
@@ -111,8 +111,8 @@ class FindingEvidence(Struct, frozen=True):
     gain: Gain | None = None
     fix: str = ""
     explanation: str = ""
-    place: str | None = None  # as `places.location` finds it
-    place_ratio: float | None = None
+    location: str | None = None  # as `places.location` finds it
+    location_ratio: float | None = None
     share: float | None = None  # of a note: what part of the time it is about
     part_of: tuple[str, ...] = ()  # ids of findings whose time may hold the time of this one
     title: str = ""

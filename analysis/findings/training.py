@@ -68,7 +68,7 @@ def zero_grad(known: TraceFacts) -> FindingEvidence | None:
         f"the CPU and {time_text(figures['gpu_ns'])} on the GPU; {_waited(known, figures['idle_ns'])}",
         {**figures, "calls": calls.count},
         known.gain(share, "gaps before these kernels, and their GPU time"),
-        place=calls.names[0],
+        location=calls.names[0],
         part_of=part_of,
     )
 
@@ -110,6 +110,6 @@ def optimizer_loop(known: TraceFacts) -> FindingEvidence | None:
         f"{_waited(known, figures['idle_ns'])}",
         {**figures, "steps": calls.count},
         known.gain(share, "gaps before these kernels, and their GPU time"),
-        place=calls.names[0],
+        location=calls.names[0],
         part_of=part_of,
     )

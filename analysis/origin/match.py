@@ -241,7 +241,7 @@ def _match(here: Segment, there: Segment) -> Named:
             learned = ", that of the same operator outside the capture" if there.nodes[two].learned else ""
             pairs_of[one] = Pair(two, ALIGNED, _HOW[0] + learned)
         else:
-            pairs_of[one] = Pair(two, LIKELY, f"{_HOW[0]}; another place fits equally")
+            pairs_of[one] = Pair(two, LIKELY, f"{_HOW[0]}; another position fits equally")
     rest = list(gaps(matches, total, other_total))
     return (_by_order if there.captured else _by_class)(here, there, pairs_of, rest)
 
@@ -249,7 +249,7 @@ def _match(here: Segment, there: Segment) -> Named:
 def _by_order(here: Segment, there: Segment, pairs: dict[int, Pair], rest: Sequence[tuple[range, range]]) -> Named:
     """Pair the work and nodes between two pairs if equally many, unless equal operators would get unequal kernels."""
     node_of: dict[int, int] = {}
-    enclosed: set[int] = set()  # between neighbours that are sure, as many as nodes: no other place is left
+    enclosed: set[int] = set()  # between neighbours that are sure, as many as nodes: no other position is left
     for indices, others in rest:
         work, nodes = here.nodes[indices.start : indices.stop], there.nodes[others.start : others.stop]
         alike = [node.category for node in work] == [node.category for node in nodes]

@@ -230,7 +230,7 @@ class Summed:
         for side, added in ((self.first, self.whole.first), (self.other, self.whole.other)):
             if added.count != (count := len(side.items)):
                 problems.append(f"{side.trace.info.path} has {count} pieces of work, {added.count} are in the sum")
-        for name, sums in (("places", self.locations.values()), ("layers", self.layers.values())):
+        for name, sums in (("locations", self.locations.values()), ("layers", self.layers.values())):
             folded_ns = sum(item.total_ns for item in sums) + self.tail_ns
             if folded_ns != self.whole.total_ns:
                 problems.append(f"the {name} add up to {folded_ns} ns, the whole to {self.whole.total_ns} ns")
