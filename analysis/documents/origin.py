@@ -34,7 +34,7 @@ _WHAT = {"module": "module", "source": "Python function", "operator": "operator"
 _KNOWN = ("operator", "shapes", "module", "source")
 _CERTAINTIES = ("exact", "aligned", "likely")
 _MEANING = (
-    "exact: the replay's own annotation names it; aligned: names in order, all alike or with no other position that fits; "
+    "exact: the replay's own annotation names it; aligned: names in order, all equal or with no other match; "
     "likely: another position fits as well, or names agree in part or not at all"
 )
 

@@ -79,17 +79,17 @@ def command(
 ) -> int:
     """Compare TRACES side by side; ratios and differences are against one of them, the base.
 
-    That is the only run without a constraint where there is just one, else the first.
+    The base is the only run without a constraint if there is exactly one, else the first.
 
     A trace may be a stored report (molprof report TRACE -o baseline.json) or a folder, such as of a capture of several
-    processors or of a molprof sweep, which stands for its traces. The traces of one sweep are compared like beside
-    like: in groups that differ in one option, each against the base of its group. ~ stands for a ratio of times that
-    noise explains. A threshold is a change against the base (a sign and %) or a value (wall_ns>2s). A threshold on a
+    processors or of a molprof sweep, which stands for its traces. The traces of one sweep are compared in
+    groups that differ in one option, each against the base of its group. ~ stands for a ratio of times that noise
+    explains. A threshold is a change against the base (a sign and %) or a value (wall_ns>2s). A threshold on a
     time fails only if its whole confidence interval is beyond the limit. Exit codes: 1 a threshold failed, 3 one is
     undecided.
 
     --by takes medians over all recorded steps, and their spread: a row whose steps overlap is noise (~). Only work that
-    differs in number is named as a cause. --by kernel --all also aligns what both ran in the step of median time, in
+    differs in number is named as a cause. --by kernel --all also aligns the work of both in the step of median time, in
     order, and splits the difference, to the nanosecond, into work that is matched and slower or faster, only in one
     trace, or moved, and idle time between. Exit code 3: the parts do not add up.
 

@@ -183,14 +183,14 @@ def make_server(folders: Folders) -> MCPServer[Any]:
         return ask("query", trace=trace, sql=sql, parameters=parameters or {}, stacks=stacks, limit=limit)
 
     def origin(trace: Trace, by: By = "module", depth: Depth = 4, limit: Limit = 30) -> dict[str, Any]:
-        """Show where GPU work comes from, as a tree, and who launches, copies and waits for the GPU.
+        """Show the origin of GPU work as a tree, and the callers of launches, copies and host syncs.
 
         Amounts are inclusive, and equal layers in one row.
         """
         return ask("origin", trace=trace, by=by, depth=depth, limit=limit)
 
     def path(trace: Trace, changes: Changes = (), limit: Limit = 30) -> dict[str, Any]:
-        """Show what decides how long a trace takes: its critical path, and what each part or change could gain."""
+        """Show the critical path of a trace, which decides how long it takes, and the gain of each part or change."""
         return ask("path", trace=trace, changes=changes, limit=limit)
 
     def shape(trace: Trace, peaks: Peaks = (), limit: Limit = 30) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def make_server(folders: Folders) -> MCPServer[Any]:
         return ask("shape", trace=trace, peaks=peaks, limit=limit)
 
     def memory(trace: Trace, limit: Limit = 30) -> dict[str, Any]:
-        """Show what lived at the peak of memory and what for, who allocated it, and what other batches would need."""
+        """Show memory at its peak by category and by what allocated it, and the need of other batches."""
         return ask("memory", trace=trace, limit=limit)
 
     def ranks(traces: Ranks, limit: Limit = 30) -> dict[str, Any]:

@@ -80,9 +80,9 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
     argument after its name. Options of molprof come before it.
 
     Each call of transformers' generate is a batch of the trace, with its steps, tokens and logits processors. The
-    profiler runs for some steps of one call, and all others are timed as in the bare program; where a call is the only
-    one, or the first, its steps may all run under the profiler, which the last lines tell. molprof.step() marks a loop
-    of your own.
+    profiler runs for some steps of one call, and all others are timed as in the bare program. The first call, or the
+    only one, may run under the profiler as a whole; the last lines then say so. molprof.step() marks a loop of your
+    own.
 
     \b
     Examples:

@@ -91,7 +91,7 @@ def format_options(function: _F) -> _F:
 
 def whole_options(function: _F) -> _F:
     """Add `--schema`, `--regex` and `--choices`, None unless given."""
-    text = "JSON schema: what it leaves room for, in place of coordinates."
+    text = "Show the freedom that this JSON schema leaves, in place of coordinates."
     more = (setting_option(SETTINGS[name]) for name in ("regex", "choices"))
     return with_options(function, setting_option(SETTINGS["schema"], help=text), *more)
 
