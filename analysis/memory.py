@@ -26,7 +26,7 @@ MEANINGS = {
     "logits": "scores of tokens, and what is made of them",
     "masks": "of attention and of constraints",
     BEFORE: "lived when the recording began, and was not freed up to then: weights, cache and inputs",
-    UNEXPLAINED: "what the allocator's totals hold, and no event tells",
+    UNEXPLAINED: "in the allocator's totals, but in no event",
 }
 HOST = "cpu"
 # torch's allocators of GPUs round sizes up to a multiple of so many bytes.
@@ -175,7 +175,7 @@ def read_memory(engine: TraceProcessor, info: TraceInfo) -> Memory:
         of_device = events.where(np.array([other == key for other in keys]))
         courses.append(_course(info, key[1], of_device, steps, model))
     courses.sort(key=lambda course: (course.device == HOST, -course.peak_bytes))
-    notes = [] if courses else [f"no memory events are there, so the model's configuration tells this: {RECORD_MEMORY}"]
+    notes = [] if courses else [f"no memory events are recorded, so this is the model's configuration: {RECORD_MEMORY}"]
     for course in courses:
         if course.unexplained:
             what = f"{counted(course.unexplained, 'event')} of {len(course.ts):,} do not continue the allocator's total"

@@ -248,7 +248,7 @@ def origins(
     segments, name = _segments(capture, reading), None if capture is None else str(capture)
     shapes = records_shapes(Path(path))
     if peaks and not shapes:
-        raise TraceError(f"{path} has no shapes, so that peaks tell nothing", hint=RECORD_SHAPES)
+        raise TraceError(f"{path} has no shapes, so that peaks cannot be applied", hint=RECORD_SHAPES)
     with _load(path, reading) as trace:
         # Grid sizes, which a capture is compared by, are in no report; nor are shapes.
         layers = {"stacks": True, "all_args": shapes or capture is not None}

@@ -199,7 +199,7 @@ def _run(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _interrupted()
     except MemoryError:
-        return _complain("there is not enough memory", "ulimit -v tells what this shell allows", 3)
+        return _complain("there is not enough memory", "ulimit -v shows the limit of this shell", 3)
     except OSError as error:
         if sys.stdout is not None and (problem := stdout_problem()) is not None:  # of help, which click prints
             broken = isinstance(problem, BrokenPipeError)

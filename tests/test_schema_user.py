@@ -27,7 +27,7 @@ def test_a_folder_of_a_capture_stands_for_its_runs(tmp_path: Path) -> None:
     (tmp_path / "runs" / "stored.json").write_text('{"a": 1}')
     code, out, err = called(["compare", "runs", "--format", "json"], tmp_path)
     assert (code, json.loads(out)["labels"]) == (0, ["mine unconstrained", "mine rules"])
-    assert "a.graphs.json: left out: it is beside the trace of its run" in err
+    assert "a.graphs.json: left out: it belongs to the trace of its run" in err
     assert "stored.json (not a trace)" in err
 
 

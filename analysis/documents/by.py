@@ -223,7 +223,7 @@ def _same(item: BySteps) -> Iterator[str]:
     """Yield the sentences on rows whose work is equal but takes another time."""
     if not item.slower:
         return
-    why = "sizes of inputs, Python's own work or the machine, which counts do not tell apart"
+    why = "sizes of inputs, Python's own work or the machine, which counts cannot distinguish"
     beyond = "" if item.is_noise_known else ", of unknown noise"
     yield f"As often, but in another time{beyond}: {_listed(item.slower, item.by)}. That may be {why}."
 

@@ -284,7 +284,7 @@ def _phases(first: str, by_label: Mapping[str, PhaseDifference], what: str) -> S
     rows.append(_DifferenceRow("total", [item.span_ns for item in items]))
     notes = (
         f"recorded span per {what}, so the profiler's cost is included; phases without those inside them",
-        *(("tokens that the names of steps tell: the first ones of prompts are not among them",) * (what != "step")),
+        *(("tokens counted by the names of steps, without the first token of each prompt",) * (what != "step")),
         _CHANGES.format(first),
     )
     table = _part_table(by_label, rows, items[0].first_ns)

@@ -180,7 +180,7 @@ def _steps(report: Report) -> str:
         return ""
     host, gpu = ([row for row in rows if row["measure"] == measure] for measure in ("host", "gpu"))
     of_work = f"; GPU work from first to last {_lengths(gpu, False)}" if gpu else ""
-    inferred = "; prefill and decode told apart by their length" if any(row["is_inferred"] for row in rows) else ""
+    inferred = "; prefill and decode distinguished by length" if any(row["is_inferred"] for row in rows) else ""
     return f"{_lengths(host, True)} on the host{of_work}{inferred}"
 
 

@@ -83,7 +83,7 @@ def _p_value(change: Change) -> str:
 
 def _notes(history: History) -> tuple[str, ...]:
     if not history.changes:
-        return ("no figure changed, as far as Apache Otava tells from these results",)
+        return ("Apache Otava found no change of a figure in these results",)
     return ("change points by Apache Otava; before and after: means of the results up to the next change",)
 
 

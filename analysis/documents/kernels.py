@@ -174,7 +174,7 @@ def _notes(result: Summed, region: str, labels: tuple[str, str]) -> Iterator[str
         yield f"{text}; not compared: {count_text(outside)} outside, {time_text(outside_ns)}" if outside else text
     beside = [_beside_ns(part) for part in parts]
     if any(beside) and parts[0].trace.has_gpu:
-        yield f"work beside earlier work counts once: {' and '.join(map(time_text, beside))} are left out"
+        yield f"work that overlaps earlier work counts once: {' and '.join(map(time_text, beside))} are left out"
     if text := result.whole.split_text:
         yield f"of matched {noun(result)}s: {text}"
     if parts[0].trace.has_gpu:

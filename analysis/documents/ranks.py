@@ -179,7 +179,7 @@ def _path(job: RankedJob) -> list[Section]:
 def _instead(item: Straggler) -> str:
     """Return the activity of a straggler while it was late."""
     if not item.is_sure:
-        return f"{item.step}, rank {item.rank}: {_UNSURE}, so what it did meanwhile is not told"
+        return f"{item.step}, rank {item.rank}: {_UNSURE}, so its activity meanwhile is not known"
     parts = []
     if item.kernels and item.compute_ns:
         parts.append(f"it computed for {time_text(item.compute_ns)} ({_kernels(item)})")
@@ -252,7 +252,7 @@ def _clocks(job: RankedJob) -> Iterator[str]:
     after = f"{time_text(clocks.aligned.median_ns)} apart (median; at most {time_text(clocks.aligned.most_ns)})"
     yield f"aligned by the ends of {counted(clocks.aligned.collectives, 'collective')}: they are {after}"
     yield f"as recorded: {time_text(clocks.recorded.median_ns)} (at most {time_text(clocks.recorded.most_ns)})"
-    yield "that distance is the error of waiting and lateness; shorter ones tell nothing"
+    yield "that distance is the error of waiting and lateness; shorter ones mean nothing"
     if clocks.unaligned:
         yield f"not aligned, for lack of a joint collective: ranks {', '.join(map(str, clocks.unaligned))}"
 
@@ -267,7 +267,7 @@ def _summary(job: RankedJob, ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
     clocks = job.clocks.aligned
     if clocks is not None and job.stragglers and not any(item.is_sure for item in job.stragglers):
         yield (
-            "Waiting is told from exposed communication by the clocks of two ranks, which are up to "
+            "Waiting is distinguished from exposed communication by the clocks of two ranks, which are up to "
             f"{time_text(clocks.most_ns)} apart here: take both as one."
         )
     yield from _late(job, sure=True)
@@ -291,5 +291,5 @@ def _late(job: RankedJob, sure: bool) -> Iterator[str]:
             error = time_text(sum(item.error_ns for item in mine))
             yield (
                 f"Rank {rank} seems late in {of}, but by {time_text(late[rank])}, which is below the error of the "
-                f"clocks there, {error}: who waited for whom cannot be told."
+                f"clocks there, {error}: who waited for whom is not known."
             )

@@ -175,7 +175,7 @@ def refuse_ambiguous(engine: TraceProcessor, path: str) -> None:
         what = f"{numbers}, such as {calls['least']}, {'is' if calls['numbers'] == 1 else 'are'} of several calls"
         raise TraceError(
             f"{path}: {what}: it was merged from several traces, or its numbers are wrong, so that which call started"
-            " which kernel cannot be told",
+            " which kernel is not known",
             hint="read the separate traces with molprof ranks, or merge them with process numbers that begin with the"
             " rank, such as rank3_1234",
         )

@@ -51,7 +51,7 @@ def _folded(table: FigureTable) -> FigureTable:
 
 STEPS = TableQuery(
     "steps",
-    "Steps by source and kind (tokens only where the annotation tells their number)",
+    "Steps by source and kind (tokens only if the annotation has their number)",
     "SELECT IFNULL(source, '(outside)') AS source, kind, steps, tokens, launches, graph_launches, kernels, gpu_ns,"
     " syncs, launches_per_step, launches_per_token"
     " FROM molprof_step_launch_summary ORDER BY steps = 0, source, kind",
@@ -178,7 +178,7 @@ TABLES = (
     ),
     TableQuery(
         "exposed",
-        "GPU work beside other work of its device (exposed: nothing of another class, or other kernel, runs)",
+        "GPU work concurrent with other work of its device (exposed: nothing of another class, or other kernel, runs)",
         "SELECT 'class' AS kind, class AS name, count, busy_ns, exposed_ns, hidden_ns, hideable_ns, beside, beside_ns"
         " FROM molprof_exposed_class WHERE"
         " (SELECT SUM(time_ns) FROM molprof_exposed_class) > (SELECT SUM(busy_ns) FROM molprof_device)"
@@ -188,7 +188,7 @@ TABLES = (
     ),
     TableQuery(
         "fused_chains",
-        "Kernels in a row that one kernel of a library does, and those kernels (saved: at most)",
+        "Consecutive kernels that one library kernel can replace, and those kernels (saved: at most)",
         "SELECT chain, count, time_ns, saved_ns, time_ratio, fused_count, fused_ns, fused_kernel, library"
         " FROM molprof_fused_chain ORDER BY saved_ns DESC, chain",
     ),

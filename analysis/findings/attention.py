@@ -253,4 +253,4 @@ def unfused_attention(known: TraceFacts) -> FindingEvidence | None:
     )
     gain_ns = attention.between_ns + attention.products_ns
     times = times_at(known, attention.index)
-    return located(known, item, gain_ns, "softmax, what is around it, and both products", times)
+    return located(known, item, gain_ns, "softmax, its neighbours, and both products", times)

@@ -146,7 +146,7 @@ def _of_host(known: TraceFacts) -> tuple[str | None, float | None]:
 @rule(
     id="limits",
     title="What sets the time",
-    fix="Nothing: this is what every gain is measured against.",
+    fix="Nothing: gains are shares of this time.",
     explanation="A faster part gains at most its own share.",
     query="idle_causes",
     needs=("gpu",),

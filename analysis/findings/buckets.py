@@ -95,6 +95,6 @@ def small_all_reduces(known: TraceFacts) -> FindingEvidence | None:
         part_of=("communication",) if exposed_ns >= idle_ns else (),
     )
     share = gpu_share(known, exposed_ns) + known.scope.idle_part(idle_ns)
-    gain = known.gain(share, "these all-reduces with nothing else beside, and the gaps before them")
+    gain = known.gain(share, "these all-reduces without concurrent work, and the gaps before them")
     counted_ns = times_at(known, np.flatnonzero(chosen))
     return replace(located(known, evidence, exposed_ns, gain.bounded_by, counted_ns), gain=gain)

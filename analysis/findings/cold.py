@@ -133,7 +133,7 @@ def _where(item: Specialization) -> str:
 
 @rule(
     id="jit_specialization",
-    title="TorchScript specializes while this is recorded",
+    title="TorchScript specializes during the recording",
     fix=SPECIALIZED_FIX,
     explanation="It compiles a function anew for the types and shapes that it saw, and records nothing meanwhile.",
     query="SELECT name, ts, dur FROM slice WHERE name = 'fallback_function' ORDER BY ts",
@@ -167,7 +167,7 @@ def jit_specialization(known: TraceFacts) -> FindingEvidence | None:
     id="cold_start",
     title="The recording is not warmed up",
     fix="Warm up before recording, with the shapes of the run.",
-    explanation="What runs for the first time is loaded or compiled, which a program that goes on does once.",
+    explanation="First calls load or compile code, which a program that goes on does once.",
     query="gpu_calls",
     needs=("gpu",),
     rests_on=("host_time",),

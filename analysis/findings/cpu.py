@@ -36,7 +36,7 @@ _LONGEST = Query(
     id="host_operators",
     title="One operator takes a large part of the time on the CPU",
     fix="Look for a faster way to compute it: fewer bits, more threads, a compiled function, or a GPU.",
-    explanation="Amdahl's law: what is done about any other operator gains less.",
+    explanation="Amdahl's law: no change of another operator can gain as much.",
     query="host_totals",
     needs=("time", "no_gpu"),
     rests_on=("host_time",),
@@ -110,7 +110,7 @@ def host_functions(known: TraceFacts) -> FindingEvidence | None:
 @rule(
     id="processor_operators",
     title="The logits processor runs many small operators",
-    fix="Do with one operator on the whole batch what these do one by one, or on the host without tensors.",
+    fix="Use one operator on the whole batch, or compute on the host without tensors.",
     explanation="Each operator costs several microseconds of Python and torch, however small its tensor is.",
     query=(
         "SELECT slice.name, COUNT() AS calls FROM molprof_call_phase AS place JOIN molprof_phase AS phase"

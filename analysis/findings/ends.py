@@ -58,7 +58,7 @@ def recording_ends(known: TraceFacts) -> FindingEvidence | None:
     id="unknown_waits",
     title="The GPU waits for something that is not recorded",
     fix="Record what it may wait for too: another rank, process or GPU.",
-    explanation="Queued work starts when what it waits for is done. Only a record of that tells what can be gained.",
+    explanation="Queued work starts when the work that it waits for is done. Only a record of that shows the gain.",
     query="idle_causes",
     needs=("gpu",),
     rests_on=("gpu_work",),
@@ -99,8 +99,8 @@ def unknown_waits(known: TraceFacts) -> FindingEvidence | None:
 @rule(
     id="one_event",
     title="One piece of GPU work takes most of the time",
-    fix="See in molprof open whether it can be: record again, and compare how long the others of its name take.",
-    explanation="A record may be wrong, or it waited for something: what is a share of the time is a share of it.",
+    fix="Look at it in molprof open, record again, and compare it with other runs of the same name.",
+    explanation="The record may be wrong, or it waited for something. Shares of the time are mostly shares of it.",
     query="gpu_work",
     needs=("gpu",),
     rests_on=("gpu_work",),
@@ -130,7 +130,7 @@ def one_event(known: TraceFacts) -> FindingEvidence | None:
     id="not_to_be_had",
     title="No finding rests on what is not to be had",
     fix="Record again: the reason says what is missing. molprof doctor checks the profiler on this machine.",
-    explanation="Figures that rest on records which are missing or impossible would name a wrong cause.",
+    explanation="Figures from missing or impossible records would name a wrong cause.",
     query="certificate_launches",
     note=True,
 )

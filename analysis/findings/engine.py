@@ -207,7 +207,7 @@ def mask_fill_waits(known: TraceFacts) -> FindingEvidence | None:
         "Look at what the grammar holds there (maxLength, a long repetition, nested alternatives): write it shorter, "
         "or let the engine's grammar library keep masks of states that it was in."
     ),
-    explanation="A matcher whose states multiply, or whose cache does not hold, does more work at every token.",
+    explanation="A matcher whose states multiply, or whose cache misses, does more work at every token.",
     query="SELECT position, span, masks, fill_ns, dur FROM molprof_mask_step WHERE span IS NOT NULL ORDER BY ts",
     needs=("masks", "time"),
     rests_on=("host_time", "steps"),
@@ -280,7 +280,7 @@ def unconstrained_wait(known: TraceFacts) -> FindingEvidence | None:
     id="grammar_compile_waits",
     title="Compiling grammars delays first tokens",
     fix="Compile known grammars before requests come; send the same text for the same grammar, so that it is found.",
-    explanation="A request cannot start before its grammar is compiled; where it is compiled in the way, none can.",
+    explanation="A request cannot start before its grammar is compiled; compiling in the engine's loop delays all.",
     query="SELECT phase, ts, dur, tid FROM molprof_phase WHERE phase GLOB 'grammar_*' ORDER BY ts",
     needs=("masks", "time"),
     rests_on=("host_time",),
@@ -318,7 +318,7 @@ def grammar_compile_waits(known: TraceFacts) -> FindingEvidence | None:
         "Record the scheduler too (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0): what it does meanwhile is in no trace."
         " Where it fills masks, fill fewer or cheaper ones; else more sequences per step share each schedule."
     ),
-    explanation="The scheduler is another process: it fills masks, takes in tokens and plans the next step meanwhile.",
+    explanation="The scheduler is another process, which fills masks, reads tokens and plans the next step.",
     query="SELECT ts, dur, tid FROM molprof_phase WHERE phase = 'scheduler_wait' ORDER BY ts",
     needs=("time",),
     rests_on=("host_time",),
@@ -344,12 +344,12 @@ def waits_for_scheduler(known: TraceFacts) -> FindingEvidence | None:
 
 @rule(
     id="masks_not_recorded",
-    title="Whether masks cost time is not recorded",
+    title="The cost of masks is not recorded",
     fix=(
         "Record Python stacks (vLLM: torch_profiler_with_stack, SGLang: with_stack), also of the scheduler's process"
         " (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0)."
     ),
-    explanation="The engine marks the filling of masks by no scope: only its Python functions show it.",
+    explanation="The engine does not annotate the filling of masks: only its Python functions show it.",
     query="phase_times",
     note=True,
 )

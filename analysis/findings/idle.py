@@ -129,9 +129,9 @@ def launch_bound(known: TraceFacts) -> FindingEvidence | None:
 
 @rule(
     id="graph_capture",
-    title="Graphs are captured while this is recorded",
-    fix="Record the steps that replay them. This recording tells where their kernels come from: --graph-capture.",
-    explanation="What is launched during a capture runs only later, and capturing happens once.",
+    title="The recording contains graph captures",
+    fix="Record the steps that replay them. With --graph-capture this recording names their kernels.",
+    explanation="Work that is launched during a capture runs only later, and a capture happens once.",
     query="idle_locations",
     needs=("gpu", "launches"),
     rests_on=("gpu_idle", "links"),
@@ -223,7 +223,7 @@ def _fix_of_calls(known: TraceFacts, name: str, allocates: bool) -> str:
     id="long_calls",
     title="The GPU waits for single calls of its runtime",
     fix="First calls load driver, libraries and kernels: warm up before recording, and before serving.",
-    explanation="An ordinary call takes some microseconds, so that gaps of a millisecond show what is done once.",
+    explanation="Most calls take microseconds; those of a millisecond usually happen once.",
     query="idle_locations",
     needs=("gpu",),
     rests_on=("gpu_idle", "links"),
@@ -264,7 +264,7 @@ def long_calls(known: TraceFacts) -> FindingEvidence | None:
 @rule(
     id="host_work",
     title="The GPU waits while the CPU does other work",
-    fix="Do that work before, in another thread or process, or on the GPU.",
+    fix="Do that work earlier, in another thread or process, or on the GPU.",
     explanation="With nothing queued the GPU does nothing, however fast it is.",
     query="idle_locations",
     needs=("gpu",),

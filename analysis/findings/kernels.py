@@ -63,7 +63,7 @@ _POINTWISE_CHAINS = {"RMSNorm", "add, RMSNorm", "SiLU, product"}
     id="elementwise_chains",
     title="Chains of kernels that could be one",
     fix="Make each chain one kernel: torch.compile the function, or call a fused norm, rotary or activation.",
-    explanation="Each kernel reads and writes in memory what the next one reads again; one kernel would do so once.",
+    explanation="Each kernel writes to memory what the next one reads again; one kernel would not.",
     query="kernel_classes",
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
@@ -136,9 +136,9 @@ def _saved(known: TraceFacts, chains: Frame) -> np.ndarray:
 
 @rule(
     id="library_chains",
-    title="Kernels in a row that one kernel of a library does",
+    title="Consecutive kernels that one library kernel can replace",
     fix="Ask for that kernel; molprof query fused_chains names the options of engines and the sources.",
-    explanation="What the first kernel writes the next one reads again, and each is launched.",
+    explanation="Each kernel is launched, and reads what the one before it wrote.",
     query="fused_chains",
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
@@ -208,7 +208,7 @@ def copies(known: TraceFacts) -> FindingEvidence | None:
 @rule(
     id="communication",
     title="Communication is exposed",
-    fix="Overlap it with computing, or exchange less. molprof ranks DIR tells it from waiting for a slow rank.",
+    fix="Overlap it with computing, or exchange less. molprof ranks DIR separates it from waiting for a slow rank.",
     explanation="A collective ends when the last rank has come, so its time holds the wait for other ranks too.",
     query="collectives",
     needs=("gpu",),
@@ -241,7 +241,7 @@ def communication(known: TraceFacts) -> FindingEvidence | None:
     evidence = FindingEvidence(
         f"{' and '.join(what)} take {time_text(all_ns)}, {time_text(exposed_ns)} of it with nothing else on "
         f"the GPU: {percent_text(gpu_share(known, exposed_ns))} of the time{_most_exposed(known, exposed_ns)}"
-        f"{waiting}; at most {time_text(hideable_ns)} fits beside other work; which work waits for it is not recorded "
+        f"{waiting}; at most {time_text(hideable_ns)} can overlap other work; which work waits for it is not recorded "
         f"({counted(waits, 'stream wait')})",
         figures,
         fix=_FIX_OF_WAITING
@@ -251,7 +251,7 @@ def communication(known: TraceFacts) -> FindingEvidence | None:
         if 2 * hideable_ns < exposed_ns
         else "",
     )
-    bounded_by = f"{'communication' if perhaps else 'collectives'} that nothing else runs beside"
+    bounded_by = f"{'communication' if perhaps else 'collectives'} without concurrent work"
     times = exposed_times(known, times_of(known, COMMUNICATION))
     return located(known, evidence, exposed_ns, bounded_by, times, alone=False)
 
@@ -293,7 +293,7 @@ def _most_exposed(known: TraceFacts, exposed_ns: int) -> str:
     id="dominant_kernel",
     title="One kernel takes a large part of the time",
     fix="Look for a faster kernel for its shapes, fewer bits, or less of that work.",
-    explanation="Amdahl's law: what is done about any other kernel gains less.",
+    explanation="Amdahl's law: no change of another kernel can gain as much.",
     query="kernel_classes",
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
@@ -335,7 +335,7 @@ def dominant_kernel(known: TraceFacts) -> FindingEvidence | None:
     id="unknown_kernels",
     title="Much of the GPU's time is in kernels of no known class",
     fix="None needed: read their names.",
-    explanation="What a kernel does is told by its name, and no pattern knows these.",
+    explanation="Kernels are classified by name, and no pattern matches these names.",
     query="kernel_classes",
     needs=("gpu",),
     rests_on=("gpu_work",),

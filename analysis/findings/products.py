@@ -173,7 +173,7 @@ def fp32_matmul(known: TraceFacts) -> FindingEvidence | None:
     index, beyond = slow_runs_of(known, chosen)
     without = f", {time_text(int(beyond.sum()))} of it in single slow runs" if len(index) else ""
     evidence = FindingEvidence(
-        f"{counted(count, 'run')} of {counted(len(chosen), 'kernel')} whose names tell of 32-bit numbers take "
+        f"{counted(count, 'run')} of {counted(len(chosen), 'kernel')} whose names show 32-bit numbers take "
         f"{time_text(time_ns)}, {percent_text(gpu_share(known, time_ns))} of the time{without}, most in "
         f"{cut(short_name(chosen[0].name), _NAME)}",
         {"runs": count, "time_ns": time_ns},
@@ -223,7 +223,7 @@ def _slow_runs(known: TraceFacts) -> tuple[np.ndarray, np.ndarray]:
 @rule(
     id="slow_runs",
     title="Single runs of a kernel take far longer than others of the same sizes",
-    fix="Look for what else uses the GPU (nvidia-smi), and record again: no change of the kernel gains this time.",
+    fix="Look for other programs on the GPU (nvidia-smi), and record again: a faster kernel does not gain this.",
     explanation="The same work takes the same time, unless clocks change or the GPU also works for something else.",
     query="gpu_work",
     needs=("gpu",),
@@ -253,7 +253,7 @@ def slow_runs(known: TraceFacts) -> FindingEvidence | None:
 @rule(
     id="odd_shapes",
     title="Matrix products of odd shapes",
-    fix="Pad the dimension that is no multiple of 8. Which it is, record_shapes=True records.",
+    fix="Pad the dimension that is no multiple of 8; record_shapes=True shows which it is.",
     explanation="A kernel for rows that are not aligned to 16 bytes loads fewer numbers at once.",
     query="kernel_classes",
     needs=("gpu",),

@@ -77,7 +77,7 @@ def zero_grad(known: TraceFacts) -> FindingEvidence | None:
     id="optimizer_loop",
     title="The optimizer does its step in many kernels",
     fix="Use fused=True, one kernel for many tensors and all of a step; foreach=True where an optimizer has none.",
-    explanation="The kernels of a step work on tensors of their own: only one that takes many tensors joins them.",
+    explanation="Each kernel of a step works on its own tensors; only a kernel for many tensors joins them.",
     query="SELECT name, ts, dur FROM slice WHERE name GLOB 'Optimizer.step#*' OR name GLOB '*): step' ORDER BY ts",
     needs=("gpu", "launches"),
     rests_on=("gpu_idle", "gpu_time", "links"),

@@ -126,7 +126,7 @@ def other_device_ns(known: TraceFacts) -> dict[str, int]:
     title="The GPUs work one after the other",
     fix="Split batches into micro-batches, so that all stages work at once (a pipeline schedule as 1F1B); or let each "
     "GPU work on all layers (data or tensor parallelism).",
-    explanation="A GPU whose input another one makes is idle until that is done, and the other one after it.",
+    explanation="A GPU that waits for another one's output is idle, and the other one is idle afterwards.",
     query="idle_causes",
     needs=("gpu",),
     rests_on=("gpu_idle",),
@@ -161,7 +161,7 @@ def devices_in_turn(known: TraceFacts) -> FindingEvidence | None:
     id="waiting_threads",
     title="The CPU waits in a queue, lock or socket",
     fix="Where it waits for requests, record under load. Where it waits for another thread or process, look at that.",
-    explanation="What for is not in the file, nor whether that can be faster.",
+    explanation="The file does not show what it waits for, or if that can be faster.",
     query="idle_locations",
     needs=("gpu",),
     rests_on=("gpu_idle", "host_time"),
@@ -211,8 +211,8 @@ def profiler_holds_up(known: TraceFacts) -> FindingEvidence | None:
 @rule(
     id="device_waits",
     title="The GPU waits for another stream",
-    fix="Find the event that it waits for, and let the other stream be done earlier, or wait later.",
-    explanation="Work that is queued starts when what it waits for is done: the CPU is not to blame.",
+    fix="Find the event that it waits for; finish the other stream earlier, or wait later.",
+    explanation="Queued work starts when the work that it waits for is done; the CPU does not delay it.",
     query="idle_causes",
     needs=("gpu",),
     rests_on=("gpu_idle", "links"),

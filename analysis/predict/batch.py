@@ -53,7 +53,7 @@ def rows_of(run: CallSequence) -> int:
     window, counts = manifest.get("window"), manifest.get("rows_per_step")
     if not isinstance(window, dict) or window.get("full"):
         raise TraceError(
-            f"{run.info.path} does not tell how many rows its steps have",
+            f"{run.info.path} does not record how many rows its steps have",
             hint="molprof capture --shapes --window FIRST:LAST records steps of one batch; or say it with --rows",
         )
     batch = window["batch"]
@@ -69,7 +69,7 @@ def rows_of(run: CallSequence) -> int:
 def at_rows(run: CallSequence, rows: int, target: int) -> Scaled:
     """Return a forward run of `rows` rows as one of `target` rows. Raises TraceError for a training step."""
     if any("backward" in call.operator for call in run.calls):
-        raise TraceError("the run has a backward pass, whose shapes do not tell the rows", hint="record a forward pass")
+        raise TraceError("the run has a backward pass, whose shapes do not show the rows", hint="record a forward pass")
     ratio = Fraction(target, rows)
     loops, flattened = _loops(run, rows), _flattened(run, rows)
     starts = np.array([call.start_ns for call in run.calls])

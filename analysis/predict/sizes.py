@@ -113,9 +113,9 @@ def sizes(
         others = sum(share.gpu_ns for share in predicted.shares if share.operator in unknown) / predicted.gpu_ns.value
         if others > MOST_UNKNOWN:
             raise TraceError(
-                f"{percent_text(others)} of GPU time may be in operators of which the shapes do not tell the rows:"
+                f"{percent_text(others)} of GPU time may be in operators whose shapes do not show the rows:"
                 f" {', '.join(sorted(unknown)[:6])}",
-                hint="record the run with a batch of the size that is asked for",
+                hint="record the run with a batch of that size",
             )
         steps = max(run.steps, 1)
         step, gpu, graph = (

@@ -182,7 +182,7 @@ def _expanded(inputs: Sequence[Path]) -> list[Path]:
             for item in inside
             if any(f".{kind}." in item.name and item.name.replace(f".{kind}.", ".") in names for kind in _BESIDE)
         ]
-        note(*(f"{item}: left out: it is beside the trace of its run" for item in others))
+        note(*(f"{item}: left out: it belongs to the trace of its run" for item in others))
         unread = [item for item in inside if item not in others and is_other(item)]
         if inside:
             note(*left_out(path, unread))

@@ -91,7 +91,7 @@ def add_command(
             failed.append(problem)
             note(str(problem))
             continue
-        said = "added to" if add(folder, entry) else "is there already, and stays as it is in"
+        said = "added to" if add(folder, entry) else "is already in"
         note(f"{entry.file} {said} {remote_text(folder)}: {entry.name}")
     if failed:
         raise TraceError(f"{len(failed)} of {counted(len(results), 'result')} could not be read, first {failed[0]}")

@@ -34,7 +34,7 @@ def _file(trace: CheckedTrace) -> Iterator[Doubt]:
     for reason, evidence in reasons.items():
         yield from _at_least(trace, reason, evidence)
     if info.deep_events:
-        what = f"{counted(info.deep_events, 'event')} of the host below 500 others: what is around some is not known"
+        what = f"{counted(info.deep_events, 'event')} of the host below 500 others: the callers of some are not known"
         yield bounded("host_time", what, {"deep_events": info.deep_events})
     trimmed = info.keys.get(TRIMMED_KEY)
     if "steps" in trace.recorded and isinstance(trimmed, dict) and trimmed.get("whole_steps") is False:

@@ -32,7 +32,7 @@ _FINE = 0.01
 _COARSE_NS = 1000
 
 
-@check("resolution", "the clocks can tell the times", ("gpu_time", "gpu_idle", "links", "host_time"), _LENGTHS)
+@check("resolution", "the clocks resolve the times", ("gpu_time", "gpu_idle", "links", "host_time"), _LENGTHS)
 def _resolution(trace: CheckedTrace) -> Iterator[Doubt]:
     """Report coarse clocks: a time may be off by a step (h800_ep64_dualpipe), or be 0 (pytorch/kineto#109)."""
     gpu, host = trace.info.condition.gpu, trace.info.condition.host
