@@ -28,9 +28,7 @@ def operators_document(path: str, script_calls: Sequence[ScriptCall], notes: Seq
     lines = [f"Not shown: {counted(rest, 'row')}. JSON and CSV have all."] if rest > 0 else []
     own_time: list[Field] = [] if script_calls[0].on_gpu else [("own", "ns", "1.own_ns")]
     if own_time:
-        lines.insert(
-            0, "By self time, without operators that they call. Rows that look equal differ in types or strides."
-        )
+        lines.insert(0, "By self time. Rows that look equal differ in types or strides.")
     table = table_of(
         rows[:_SHOWN],
         ("op", "count", "0"), ("operator", "name", "1.operator"), ("shapes", "path", "1.arguments"),

@@ -342,7 +342,7 @@ def _of_engine(known: TraceFacts) -> FindingEvidence | None:
     by_kind = ", ".join(f"{time_text(ns)} {_KINDS[kind][0]}" for kind, ns in times.items() if ns is not None)
     forward_ns, share = summed_over(phases, "time_ns", "forward"), scope.host_part(mask_ns or grammar_ns)
     clauses = [
-        f"{by_kind or 'no time of masks is recorded'}, beside {time_text(forward_ns)} of forwards; "
+        f"{by_kind or 'no time of masks is recorded'}, against {time_text(forward_ns)} of forwards; "
         f"{percent_text(share)} of {scope.recorded_text}"
     ]
     figures: dict[str, int | float] = {
