@@ -1,4 +1,4 @@
-"""A trace in, one for any Perfetto out: the events as the reader places them, and behind them what molprof computes.
+"""Export of a trace for any Perfetto: the events as the reader places them, then the facts that molprof computes.
 
 Derived events have the category `molprof.fact`, are in a process of their own, and are skipped by molprof's reader.
 Each is a row of a table of facts: `args.fact` names the table, the other args are its columns. Rows of `idle_gap` are
@@ -57,7 +57,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ExportResult(Struct, frozen=True):
-    """What was written."""
+    """Counts of an export."""
 
     slices: int  # of the trace
     derived: int  # events that molprof added
@@ -159,7 +159,7 @@ def _rows(name: str, facts: Facts, new_ids: dict[str, np.ndarray]) -> Iterator[d
 
 
 def _new_ids(slices: Slices, starts: np.ndarray, ends: np.ndarray, devices: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the id of each slice and track, by type of the column, when others stand behind all in the file.
+    """Return the id of each slice and track, by type of the column, when others follow all in the file.
 
     These have starts and ends, and are on a track per device. The trace processor numbers complete events by start, the
     longest first, then as they stand in the file; and tracks by their first slice.

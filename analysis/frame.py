@@ -1,4 +1,4 @@
-"""Named columns over numpy, each with its unit and meaning; rows, JSON, Arrow and tables for people come from them."""
+"""Frames: named numpy columns with unit and meaning; source of rows, JSON, Arrow and tables for people."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _REPR_ROWS, _ROOM, _REPR_TEXT = 10, 100, 40
 
 
 class Declared(NamedTuple):
-    """Where a frame comes from."""
+    """The query or view that a frame is read from."""
 
     view: str  # of the SQL package
     columns: str
@@ -100,7 +100,7 @@ class Frame:
 
     @classmethod
     def of_rows(cls, names: Sequence[str], rows: Iterable[Sequence[Any]], **about: Any) -> Frame:
-        """Return the frame of Python rows. about: `units` and `meanings`."""
+        """Return a frame of Python rows. about: `units` and `meanings`."""
         values = list(zip(*rows, strict=True)) or [()] * len(names)
         return cls({name: _array(column) for name, column in zip(names, values, strict=True)}, **about)
 
@@ -141,7 +141,7 @@ class Frame:
         return "\n".join([*lines, *textwrap.wrap(said, room)])
 
     def __getattr__(self, name: str) -> np.ndarray:
-        """Return a column whose name is none of a method or attribute."""
+        """Return a column, unless a method or attribute has its name."""
         columns: Mapping[str, np.ndarray] = self.__dict__.get("columns", {})  # none while it is copied
         if name not in columns:
             raise AttributeError(f"the frame has no column or attribute {name!r}; columns: {', '.join(columns)}")
@@ -173,7 +173,7 @@ class Frame:
         return "name" if is_text else unit_of(name)
 
     def known(self, name: str) -> np.ndarray:
-        """Which rows have a value in a column."""
+        """Return True for rows that have a value in a column."""
         return np.asarray(self.columns[name] != None, dtype=bool)  # noqa: E711
 
     def select(self, *names: str) -> Frame:
@@ -185,7 +185,7 @@ class Frame:
         return Frame({name: column[mask] for name, column in self.columns.items()}, self.units, self.meanings)
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Rows of Python values: int, float, str, bytes or None."""
+        """Return rows of Python values: int, float, str, bytes or None."""
         return list(zip(*(column.tolist() for column in self.columns.values()), strict=True))
 
     def to_json(self) -> list[dict[str, Value]]:
@@ -210,7 +210,7 @@ class Frame:
         return pyarrow.table({name: _arrow(pyarrow, column) for name, column in self.columns.items()})
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """For any library that reads Arrow: polars, pandas, DuckDB. Raises MissingExtraError without pyarrow."""
+        """Return an Arrow stream for polars, pandas or DuckDB. Raises MissingExtraError without pyarrow."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def to_pandas(self) -> Any:
@@ -232,7 +232,7 @@ class Frame:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{said}</p>"
 
     def _heading(self, name: str) -> str:
-        """Return the name of a column, with its unit where the name does not say it."""
+        """Return the name of a column, with its unit unless the name contains it."""
         unit = self.units.get(name)
         return name if unit is None or unit_of(name) == unit or self._raw_unit(name) == "text" else f"{name} ({unit})"
 

@@ -1,4 +1,4 @@
-"""The history of results: figures over time, and where they changed, as Apache Otava finds it.
+"""Histories of results: figures over time, and the changes in them that Apache Otava finds.
 
 Otava is a program of its own, in an environment of its own: it and molprof need different versions of numpy.
 """
@@ -72,7 +72,7 @@ class HistoryEntry(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """A figure that changed between two results, which both have it."""
+    """A figure that changed between two results, both of which have it."""
 
     figure: str  # its id
     last: int  # number of the last result before, and of the first after the change
@@ -83,7 +83,7 @@ class Change(Struct, frozen=True):
 
     @property
     def ratio(self) -> float | None:
-        """By how much of its value before; None where that was 0."""
+        """The change as a ratio of the value before; None where that was 0."""
         return per(self.after - self.before, abs(self.before))
 
     @property
@@ -130,7 +130,7 @@ def histories(entries: Iterable[HistoryEntry]) -> list[History]:
 
 
 def differing(before: HistoryEntry, after: HistoryEntry) -> dict[str, tuple[str, str]]:
-    """Return what differs in commit, environment and settings, by name."""
+    """Return commit, environment and settings that differ, by name."""
     names = dict.fromkeys((*before.environment, *after.environment))
     pairs = {
         "commit": (before.commit, after.commit),
@@ -205,7 +205,7 @@ def _factor(largest: float) -> float:
 
 
 def _write_csv(file: Path, values: Sequence[float]) -> None:
-    """Values a second apart until now: Otava leaves out what is of another year, or of the future."""
+    """Write values one second apart, until now: Otava drops those of another year, or of the future."""
     ends = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)

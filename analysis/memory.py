@@ -1,4 +1,4 @@
-"""Memory of a trace: what lived when, what for and who allocated it; how it grows; what a batch of N needs."""
+"""Memory of a trace: use over time by category and allocator; its growth; the need of a batch of N rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MEANINGS = {
     "logits": "scores of tokens, and what is made of them",
     "masks": "of attention and of constraints",
     BEFORE: "lived when the recording began, and was not freed up to then: weights, cache and inputs",
-    UNEXPLAINED: "what the allocator's totals hold, and no event tells",
+    UNEXPLAINED: "in the allocator's totals, but in no event",
 }
 HOST = "cpu"
 # torch's allocators of GPUs round sizes up to a multiple of so many bytes.
@@ -37,7 +37,7 @@ _BATCHES = tuple(1 << power for power in range(9))
 
 @dataclass(frozen=True)
 class AllocationSite:
-    """What a phase, module or operator allocated, with all inside it."""
+    """Allocations of a phase, module or operator, with all inside it."""
 
     path: tuple[str, ...]  # the outermost first; modules of one class count together
     allocations: int
@@ -64,12 +64,12 @@ class MemoryTimeline:
 
     @property
     def total(self) -> np.ndarray:
-        """Bytes that live after each event."""
+        """Bytes in use after each event."""
         return np.asarray(np.sum(list(self.live.values()), axis=0))
 
     @property
     def peak(self) -> int:
-        """The event after which most lives."""
+        """The event after which most bytes are in use."""
         return int(self.total.argmax())
 
     @property
@@ -79,14 +79,14 @@ class MemoryTimeline:
 
     @property
     def at_peak(self) -> dict[str, int]:
-        """Bytes by category, the most first."""
+        """Bytes by category at the peak, the most first."""
         sizes = {name: int(live[self.peak]) for name, live in self.live.items()}
         return dict(sorted(((name, size) for name, size in sizes.items() if size), key=lambda item: -item[1]))
 
 
 @dataclass(frozen=True)
 class Model:
-    """What a captured model needs by its configuration, and how much it was given."""
+    """Memory needs of a captured model by its configuration, and the limit that it was given."""
 
     needs: Needs
     tokens: int  # of the longest sequence, prompt included
@@ -95,7 +95,7 @@ class Model:
 
 @dataclass(frozen=True)
 class BatchMemory:
-    """What a batch of so many rows needs, bytes; `rows` counts recorded batches where their rows are not known."""
+    """Memory of a batch of so many rows, bytes; `rows` counts recorded batches where their rows are not known."""
 
     rows: int
     fixed: int  # weights, or what was there before
@@ -111,7 +111,7 @@ class BatchMemory:
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of a trace: of the device that most is known of, and of the model."""
+    """The memory of a trace: of the device with the most complete record, and of the model."""
 
     info: TraceInfo
     courses: tuple[MemoryTimeline, ...]  # GPUs first, the highest peak first; empty: no memory events
@@ -123,7 +123,7 @@ class Memory:
 
     @property
     def batches(self) -> tuple[BatchMemory, ...]:
-        """By rows; of a foreign trace by multiples of the recorded batch. Empty on a host whose start is not known."""
+        """Batches by rows; of a foreign trace by multiples of the recorded one. Empty if a host's start is unknown."""
         course = self.courses[0] if self.courses else None
         at_peak = course.at_peak if course else {}
         if (model := self.model) is not None:
@@ -175,7 +175,7 @@ def read_memory(engine: TraceProcessor, info: TraceInfo) -> Memory:
         of_device = events.where(np.array([other == key for other in keys]))
         courses.append(_course(info, key[1], of_device, steps, model))
     courses.sort(key=lambda course: (course.device == HOST, -course.peak_bytes))
-    notes = [] if courses else [f"no memory events are there, so the model's configuration tells this: {RECORD_MEMORY}"]
+    notes = [] if courses else [f"no memory events are recorded, so this is the model's configuration: {RECORD_MEMORY}"]
     for course in courses:
         if course.unexplained:
             what = f"{counted(course.unexplained, 'event')} of {len(course.ts):,} do not continue the allocator's total"
@@ -197,7 +197,7 @@ def read_memory(engine: TraceProcessor, info: TraceInfo) -> Memory:
 
 
 def _check(info: TraceInfo, events: Frame) -> None:
-    """Raise TraceError where an amount is missing, or where their sums have no place in 64 bits."""
+    """Raise TraceError where an amount is missing, or where their sums exceed 64 bits."""
     for name in ("bytes", "total_bytes", "reserved_bytes"):
         amounts = events[name].tolist()
         label = name.replace("_", " ")
@@ -256,7 +256,7 @@ def _course(info: TraceInfo, device: str, events: Frame, steps: Frame, model: Mo
 
 
 def _categories(events: Frame, allocations: list[int | None], device: str, model: Model | None) -> np.ndarray:
-    """Return the category of each event, or of what it frees. Tensors of the size of the model's logits are logits."""
+    """Return the category of each event, for frees that of their allocation; tensors of logits' size are logits."""
     category = events["category"].copy()
     rows = range(1, model.rows + 1) if model else ()
     block = 1 if device == HOST else _BLOCK_BYTES

@@ -1,4 +1,4 @@
-"""A user's query over one trace or several: a name of the package, a file or SQL, `$key` replaced by its value."""
+"""A user's query of one trace or several: a name of the package, a file or SQL, with parameters `$key`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Statement(Struct, frozen=True):
 
 
 def check_reads(sql: str) -> None:
-    """Raise UsageError where a statement of `sql` is not one that only selects."""
+    """Raise UsageError if a statement of `sql` does anything but select."""
     for part in statements(sql) or [""]:
         words = [text.upper() for kind, text, _ in _tokens(part) if kind == "word"]
         if not words or words[0] not in _READING or _CHANGING.intersection(words) or _FILES.search(part):
@@ -67,7 +67,7 @@ def check_reads(sql: str) -> None:
 
 
 def find_statement(text: str, parameters: Mapping[str, str], files: bool = True) -> Statement:
-    """Return the statement that `text` means.
+    """Return the statement for `text`: a name of the package, a file, or SQL.
 
     text: a module (`launches`, `molprof.launches`: its example), its table, view or function (`molprof_launch_summary`:
     all columns), the path of a .sql file, or SQL, which need not include the package's modules. parameters: values for
@@ -174,7 +174,7 @@ def literal(name: str, value: str) -> str:
 
 
 def _tokens(sql: str) -> Iterator[tuple[str, str, bool]]:
-    """Kind and text of each token, and whether it is in the definition of a function or macro."""
+    """Yield kind and text of each token, and True if it is in the definition of a function or macro."""
     start: list[str] = []
     for match in _TOKEN.finditer(sql):
         kind, text = match.lastgroup or "other", match[0]
@@ -186,7 +186,7 @@ def _tokens(sql: str) -> Iterator[tuple[str, str, bool]]:
 
 
 class QueryResult(Struct, frozen=True):
-    """The frames that the statements of a query gave, in order, and notes about the traces.
+    """The frames of a query's statements, in order, and notes about the traces.
 
     Of several traces, the first column `trace` holds each row's path. Statements such as INCLUDE or CREATE give no
     frame.
@@ -226,7 +226,7 @@ def run_statement(engine: TraceProcessor, info: TraceInfo, statement: Statement)
 
 
 def _lacks_gpu(engine: TraceProcessor, statement: Statement) -> bool:
-    """Return whether a statement reads GPU work, and the trace has none."""
+    """Return True if a statement reads GPU work, and the trace has none."""
     all_modules = catalog()
     if not any(_GPU_WORK in with_includes(module, all_modules) for module in statement.modules):
         return False
@@ -246,7 +246,7 @@ def joined(traces: Sequence[str], results: Sequence[QueryResult]) -> QueryResult
 
 
 def _stacked(traces: Sequence[str], frames: Sequence[Frame]) -> Frame:
-    """Return the columns of all traces below each other, the traces' paths before them."""
+    """Return the rows of all traces below each other, with a first column for the trace's path."""
     stacked = {TRACE_COLUMN: np.repeat(np.array(traces, dtype=object), [len(frame) for frame in frames])}
     for name in frames[0].names:
         parts = [frame[name] for frame in frames if len(frame)] or [frames[0][name]]

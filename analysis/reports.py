@@ -1,4 +1,4 @@
-"""Reports that are not made of a trace alone: stored as JSON in place of it, or with what a user says of it."""
+"""Reports from stored JSON, and reports with values that a user states."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _READ_COLUMNS = {
 
 
 def with_given(reports: Sequence[Report], tokens: Sequence[int], molecules: Sequence[int]) -> list[Report]:
-    """Return the reports, the foreign ones with the values: one for all of them, or one for each in their order.
+    """Return the reports, the foreign ones with the stated values: one set for all, or one each in their order.
 
     Raises UsageError for any other number of values, and where no trace is foreign.
     """

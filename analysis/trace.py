@@ -1,4 +1,4 @@
-"""A recorded trace, opened once: what is asked for is read when it is asked for, and kept. Many traces at once."""
+"""A recorded trace that is read lazily and once; and many traces at once."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Trace:
         self._frames: dict[str, Frame] = {}
 
     def loaded(self, *, stacks: bool = False, all_args: bool = False) -> tuple[TraceProcessor, TraceInfo]:
-        """Return the trace processor that holds the trace, and what is known of the file.
+        """Return the trace processor that holds the trace, and the reader's counts and notes of the file.
 
         stacks: with Python stacks. all_args: with all arguments, such as shapes, flow and memory events; slow. The file
         is read again if what is loaded lacks them.
@@ -97,12 +97,12 @@ class Trace:
 
     @property
     def info(self) -> TraceInfo:
-        """What the reader tells of the file."""
+        """Counts and notes of the reader about the file."""
         return self._info or self.loaded()[1]
 
     @property
     def report(self) -> Report:
-        """All figures, tables, checks and findings; from the user's cache if it is there.
+        """All figures, tables, checks and findings; from the user's cache if stored there.
 
         The advice on a constraint names engines that were measured beside the trace: other captures, `bench masks`.
         """
@@ -130,11 +130,11 @@ class Trace:
 
     @property
     def certificate(self) -> Certificate | None:
-        """What the trace can bear: whether each group of figures is exact, bounded or not to be had."""
+        """Certificate: for each group of figures, exact, bounded or not to be had."""
         return self.report.certificate
 
     def origin(self, by: str = "module", depth: int | None = None) -> Frame:
-        """Where the GPU's work comes from, as `molprof report by` shows it: a row for each node of the tree.
+        """Return the origin of GPU work as `molprof report by` shows it: a row for each node of the tree.
 
         Columns: `depth` from 0 for the whole trace, `path` with the names of the nodes above, `name`, `kind`, `count`
         of alike nodes in one; then sums with all nodes below it, such as `gpu_ns`, `launches`, `syncs`, `operators`,
@@ -177,7 +177,7 @@ class Trace:
     def read(
         self, make: Callable[[TraceProcessor, TraceInfo], T], *, stacks: bool = False, all_args: bool = False
     ) -> T:
-        """Return what `make` finds by the SQL package in a trace with these layers (see `loaded`)."""
+        """Return the result of `make` on a trace with the SQL package and these layers (see `loaded`)."""
         from molprof.analysis.reader.open import values_named
 
         engine, info = self.loaded(stacks=stacks, all_args=all_args)
@@ -198,7 +198,7 @@ class Trace:
         return self._frames[name]
 
     def kept_report(self) -> Report | None:
-        """Return the report from the user's cache; None if it is not there, or the cache is not to be used."""
+        """Return the report from the user's cache; None if it is not stored, or the cache is off."""
         if (key := self._key()) is None or (text := read_entry(_FOLDER, key)) is None:
             return None
         from molprof.analysis.figures.model import decode_report
@@ -210,7 +210,7 @@ class Trace:
         return changed(report, trace=changed(trace, path=str(self.path), problem=problem))
 
     def close(self) -> None:
-        """Free the trace processor. What was read stays; what was not is read again when asked for."""
+        """Free the trace processor. Read results stay; others load the trace again."""
         self._loaded, self._layers = None, (False, False)
         self._stack.close()
 
@@ -279,7 +279,7 @@ class Trace:
         return report
 
     def _key(self) -> str | None:
-        """Of the report in the cache: the file, molprof's code, and what changes figures."""
+        """Return the cache key of a report: the file's hash, molprof's version, and the options that change figures."""
         if not self.reading.cached or is_stream(self.path):
             return None
         native_path = self.reading.native_path or os.environ.get(NATIVE_PATH_VARIABLE)
@@ -287,7 +287,7 @@ class Trace:
 
 
 def report_of(trace: Trace) -> Report:
-    """Return a job of `each_trace`."""
+    """Return the report of a trace: a job of `each_trace`."""
     return trace.report
 
 
@@ -301,7 +301,7 @@ def each_trace(
     hint: str = _HINT,
     executor: Executor | None = None,
 ) -> Iterator[T | MolprofError]:
-    """Yield what `job` makes of each trace, in order and as soon as it is made; for one that cannot be read, the error.
+    """Yield the result of `job` for each trace, in order and as soon as it is ready; the error for an unreadable one.
 
     Each process reads one trace after the other. Only this one reads streams, addresses with secrets, and files whose
     names are not UTF-8. An interrupt waits for none.
@@ -360,7 +360,7 @@ def _caught(make: Callable[[Path], T], path: Path) -> T | MolprofError:
 
 
 def _awaited(future: Future[T], path: Path, hint: str) -> T | MolprofError:
-    """Return the answer of another process."""
+    """Return the result of another process, or its error."""
     from molprof.common.process.workers import WorkerError
 
     try:

@@ -1,4 +1,4 @@
-"""A trace in, a smaller one out: one pass reads columns and makes a mask of what is kept, a second copies that.
+"""Trimming: writes a smaller trace. One pass reads columns and makes a mask of kept events, a second copies them.
 
 Each event belongs to the time at which it starts, GPU work to that of its call. Events are written as they were read.
 """
@@ -48,7 +48,7 @@ Kind = tuple[str | None, str | int | None, str | None]  # phase, category, name
 
 @dataclass(frozen=True)
 class Wish:
-    """What to keep; by default all."""
+    """The parts to keep; by default all."""
 
     steps: tuple[int, int] | None = None  # first and last number
     batch: int | None = None  # of the steps; None: the first that is recorded
@@ -59,13 +59,13 @@ class Wish:
     end_ns: int | None = None  # not in it
 
     def wants(self, category: str | int | None) -> bool:
-        """Whether events of the category are among those to keep."""
+        """Return True if events of the category are to be kept."""
         return str(category) not in self.without and (not self.categories or str(category) in self.categories)
 
 
 @dataclass(frozen=True)
 class TrimResult:
-    """How many events a trim kept."""
+    """Counts of events of a trim."""
 
     before: int  # complete events
     after: int
@@ -118,7 +118,7 @@ class RecordedStep(NamedTuple):
 
 
 def read_recorded_steps(engine: TraceProcessor, origin_ns: int = 0) -> list[RecordedStep]:
-    """All steps in order of start, their times since the trace's earliest event and `origin_ns`."""
+    """Return all steps in order of start, their times since the trace's earliest event and `origin_ns`."""
     rows = read_frame(engine, "steps", "ts dur number batch").rows()
     return [
         RecordedStep(origin_ns + ts, dur, index if number is None else number, batch)
@@ -140,7 +140,7 @@ def _annotated(columns: _Columns, path: Path) -> tuple[list[RecordedStep], list[
 
 
 def _chosen(path: Path, steps: list[RecordedStep], wish: Wish) -> list[RecordedStep]:
-    """Return the steps that are asked for by number."""
+    """Return the steps that were selected by number."""
     if wish.steps is None:
         return []
     if not steps:
@@ -158,7 +158,7 @@ def _chosen(path: Path, steps: list[RecordedStep], wish: Wish) -> list[RecordedS
 
 
 def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed | None) -> Trimmed:
-    """Return what the new file records about the trim."""
+    """Return the record of the trim in the new file."""
     # No figure uses Python stacks.
     whole = not (wish.phases or wish.categories or set(wish.without) - {STACK_CATEGORY})
     whole = whole and wish.start_ns is None and wish.end_ns is None
@@ -243,7 +243,7 @@ class _Columns:
         self.origin_ns, self.last_ns = (int(timed.min()), int(timed.max())) if len(timed) else (0, 0)
 
     def are(self, test: Callable[[Kind], bool]) -> Array:
-        """Which events are of a kind that passes the test."""
+        """Return True for events of the kinds that pass the test."""
         of_kind: Array = np.fromiter(map(test, self.kinds), np.bool_, len(self.kinds))
         return np.asarray(of_kind[self.kind_of])
 
@@ -281,7 +281,7 @@ def _read(path: Path) -> tuple[_Columns, dict[str, Any]]:
 
 
 def _pass_over(path: Path, read: Callable[[bytes], TracePart]) -> dict[str, Any]:
-    """Give every block of events to `read`; returns the other top-level keys. Raises TraceError."""
+    """Give every block of events to `read`; return the other top-level keys. Raises TraceError."""
     with open_source(path) as source:
         document = TracePass(source.name, source.blocks, Pieces(read), partial=False)
         deque(document.parts(), maxlen=0)
@@ -289,7 +289,7 @@ def _pass_over(path: Path, read: Callable[[bytes], TracePart]) -> dict[str, Any]
 
 
 def _span(columns: _Columns, wish: Wish, steps: list[RecordedStep]) -> tuple[int, int]:
-    """Where the time that is kept begins, and where it ends: ns as in the file, the end not in it."""
+    """Return begin and end of the time to keep: ns as in the file, the end exclusive."""
     begin = columns.origin_ns + (wish.start_ns or 0)
     end = _MAX_NUMBER - 1 if wish.end_ns is None else columns.origin_ns + wish.end_ns
     if steps:
@@ -301,7 +301,7 @@ def _span(columns: _Columns, wish: Wish, steps: list[RecordedStep]) -> tuple[int
 def _kept(
     columns: _Columns, path: Path, span_ns: tuple[int, int], phases: list[tuple[int, int, str]], wish: Wish
 ) -> Array:
-    """Return which events are kept: those of a span of time and of phases, with the GPU work of its calls.
+    """Return True for events to keep: those of a span of time and of phases, with the GPU work of their calls.
 
     Raises UsageError for a phase or category that is not recorded.
     """
@@ -356,13 +356,13 @@ def _kept(
 
 
 def _is_own(kind: Kind) -> bool:
-    """Whether molprof writes such events."""
+    """Return True for events that only molprof writes."""
     _, category, name = kind
     return category == "molprof.token" or (category == ANNOTATION and str(name).startswith("molprof."))
 
 
 def _write(out: BinaryIO, path: Path, columns: _Columns, kept: Array, span_ns: tuple[int, int]) -> None:
-    """Write the text of the events that are kept, in an array that ends the text. Raises TraceError."""
+    """Write the text of kept events, in an array that ends the text. Raises TraceError."""
     sequences = columns.are(lambda kind: kind[0] in _TIMED and kind[1] == "molprof.sequence")
     begins, ends = (np.clip(times, *span_ns) for times in (columns.starts_ns, columns.ends_ns))
     at, before = 0, b'{"traceEvents": [\n'

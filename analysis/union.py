@@ -29,14 +29,14 @@ class Union:
         return Union(np.append(self.starts_ns, other.starts_ns), np.append(self.ends_ns, other.ends_ns))
 
     def covered(self, start_ns: Any, end_ns: Any) -> Any:
-        """Covered time between two moments, or between each of two arrays of them, ns."""
+        """Return the covered time between two moments, or between each of two arrays of them, ns."""
         return self._coverage.covered(0, np.asarray(start_ns, dtype=np.int64), np.asarray(end_ns, dtype=np.int64))
 
     def holds(self, moments_ns: Any) -> Any:
-        """Whether each of some moments lies in an interval, which does not hold its end: bool."""
+        """Return True for moments that lie in an interval, which does not hold its end: bool."""
         moments = np.asarray(moments_ns, dtype=np.int64)
         return self.covered(moments, moments + 1) > 0
 
     def common_ns(self, other: Union) -> int:
-        """Return the length of what both unions cover, ns."""
+        """Return the length of the intersection of both unions, ns."""
         return int(self.covered(other.starts_ns, other.ends_ns).sum())

@@ -46,7 +46,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is exported when it is used: `import molprof` takes no time."""
+    """Import an exported name on first use, so that `import molprof` takes no time."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
@@ -64,5 +64,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """With what is exported, so that shells and notebooks complete it."""
+    """Return all names with the exported ones, so that shells and notebooks complete them."""
     return sorted({*globals(), *__all__})

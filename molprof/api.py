@@ -1,4 +1,4 @@
-"""What commands, the MCP server, the demo and notebooks call: traces loaded, compared, queried, many at once."""
+"""The Python API for commands, the MCP server and notebooks: load, compare and query traces, many at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Notes = tuple[str, ...]
 
 
 def load(path: AnyPath, reading: Reading | None = None, **how: Any) -> Trace:
-    """Return the trace at `path`. how: fields of `Reading` that differ from those of `reading`, such as `cached=False`.
+    """Return the trace at `path`. how: fields of `Reading` that override `reading`, such as `cached=False`.
 
     Nothing is read before it is asked for. By default the user's cache has what commands read, and keeps it for them.
     """
@@ -53,7 +53,7 @@ def load(path: AnyPath, reading: Reading | None = None, **how: Any) -> Trace:
 
 
 def read_many(paths: AnyPath | Sequence[AnyPath], reading: Reading | None = None, **how: Any) -> Frame:
-    """Return the figures of traces, a row for each: of those in a folder, or of paths.
+    """Return the figures of traces as a frame with a row for each: of those in a folder, or of paths.
 
     Several are read at the same time.
 
@@ -105,7 +105,7 @@ def reports(
 def each_report(
     paths: Sequence[Path], reading: Reading | None = None, stored: bool = True
 ) -> Iterator[Report | MolprofError]:
-    """Yield the report of each path, in order and as soon as it is made; of one that cannot be read, the error."""
+    """Yield the report of each path, in order and as soon as it is ready; the error for an unreadable one."""
     from molprof.analysis.reports import read_stored
     from molprof.analysis.trace import Trace, each_trace, report_of
 
@@ -121,7 +121,7 @@ def compare(
     expectations: Sequence[Expectation] = (),
     base: int | None = None,
 ) -> Comparison:
-    """Return the comparison of two or more traces, reports or their paths with one of them, which stands first in it.
+    """Return the comparison of two or more traces, reports or their paths with one of them, which comes first.
 
     base: the place of that one; None: the only run without a constraint where there is just one, else the first.
     anyway: also of runs of different prompts or sampling. Raises NotComparableError.
@@ -228,7 +228,7 @@ def origins(
     names_from: Path | None = None,
     peaks: Sequence[str] = (),
 ) -> tuple[Origins, Opened, Notes]:
-    """Where the GPU's work comes from, and the graphs that the trace replays, opened with another trace.
+    """Return the origin of GPU work, and the graphs that the trace replays, opened with another trace.
 
     capture: the trace in which the graphs were captured. names_from: in place of it, the trace of a run of the same
     program with graphs off. peaks: as for `roofline`, of a trace without either. Third are notes about the trace.
@@ -253,7 +253,7 @@ def origins(
     segments, name = _segments(capture, reading), None if capture is None else str(capture)
     shapes = records_shapes(Path(path))
     if peaks and not shapes:
-        raise TraceError(f"{path} has no shapes, so that peaks tell nothing", hint=RECORD_SHAPES)
+        raise TraceError(f"{path} has no shapes, so that peaks cannot be applied", hint=RECORD_SHAPES)
     with _load(path, reading) as trace:
         # Grid sizes, which a capture is compared by, are in no report; nor are shapes.
         layers = {"stacks": True, "all_args": shapes or capture is not None}
@@ -298,7 +298,7 @@ def _segments(capture: Path | None, reading: Reading | None) -> list[Segment]:
 
 
 def called_operators(path: AnyPath, reading: Reading | None = None) -> tuple[tuple[ScriptCall, ...], Notes]:
-    """Operators of a trace by their arguments, the longest first, for `molprof replay`; and notes about the trace.
+    """Return operators of a trace by their arguments, the longest first, for `molprof replay`; and notes.
 
     Raises TraceError where no shapes are recorded.
     """
@@ -309,7 +309,7 @@ def called_operators(path: AnyPath, reading: Reading | None = None) -> tuple[tup
 
 
 def memory(path: AnyPath, reading: Reading | None = None) -> tuple[Memory, Notes]:
-    """Return the memory of a trace, when and what for, and the need of a batch of N; and notes about the trace.
+    """Return the memory of a trace over time by category, the need of a batch of N, and notes about the trace.
 
     Raises TraceError where neither memory events nor a captured model are recorded.
     """
@@ -322,7 +322,7 @@ def memory(path: AnyPath, reading: Reading | None = None) -> tuple[Memory, Notes
 def critical_path(
     path: AnyPath, reading: Reading | None = None, changes: Sequence[str] = ()
 ) -> tuple[CriticalPath, Notes]:
-    """Return what decides how long a trace takes, over its host, streams and syncs; and notes about the trace.
+    """Return the critical path of a trace over its host, streams and syncs; and notes about the trace.
 
     changes: what would be faster, such as `elementwise=0.2x,launches=graph`. Raises UsageError where one is none or
     selects nothing, TraceError where the trace records nothing of the host.
@@ -374,7 +374,7 @@ def predict_sizes(
 def _predictable(
     paths: Sequence[AnyPath], device: str, reading: Reading | None, measured: Sequence[Path] = ()
 ) -> tuple[list[CallSequence], CostTable, Sequence[HeldOutCheck]]:
-    """Return runs as predictions take them, and what is known of a GPU."""
+    """Return runs as input of predictions, with the known costs of a GPU and their errors."""
     from molprof.analysis.predict.measured import read_measured
     from molprof.analysis.predict.predict import device_of
     from molprof.analysis.predict.run import read_run
@@ -390,7 +390,7 @@ def _predictable(
 
 
 def recorded(path: Path, reading: Reading | None = None, host: str | None = None) -> tuple[RecordedRows, Notes]:
-    """Return what ran in a trace, in order, for a comparison kernel by kernel; and notes about it.
+    """Return the recorded work of a trace in order, for a comparison kernel by kernel; and notes about it.
 
     host: `module`, `source` or `phase`, to tell where threads were. Raises TraceError where neither GPU work nor
     operators are recorded.
@@ -421,7 +421,7 @@ def compare_kernels(
 
 
 def _shown(result: Any, form: str) -> str:
-    """Return a trace, a report or a comparison as commands show it in a format."""
+    """Return a trace, a report or a comparison as text, as commands show it in a format."""
     from molprof.analysis.compare import Comparison
     from molprof.analysis.documents.comparison import comparison_document
     from molprof.analysis.documents.report import report_document
@@ -437,7 +437,7 @@ shown_by(_shown)
 
 
 def _load(path: AnyPath, reading: Reading | None = None, **how: Any) -> Trace:
-    """As `load`, but without the user's cache, if `reading` does not ask for it."""
+    """Load as `load` does, but without the user's cache if `reading` does not ask for it."""
     return load(path, _reading(reading, how))
 
 

@@ -1,4 +1,4 @@
-"""The command line: one group, commands loaded on use, and the one place where errors become a line and a code."""
+"""The command line: one group of commands, imported on use, and the one place that catches errors."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class LazyGroup(CommandGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command of a name; one that has moved or does not exist is an error that says what to type."""
+        """Return the command of a name. An unknown or moved one is an error with the name to type instead."""
         if args[0] not in COMMANDS and args[0] not in _MOVED:
             from difflib import get_close_matches  # on a mistake alone
 
@@ -153,7 +153,7 @@ class _Notes(logging.Handler):
 
 
 def run_case(*words: str) -> None:
-    """In the process of a case of a sweep: run the command line `molprof WORDS`, and raise why it did not end well."""
+    """Run the command line `molprof WORDS` in the process of a sweep's case; raise the reason if it fails."""
     sys.argv[1:] = words
     try:
         code = _invoked([*words])
@@ -172,7 +172,7 @@ def run_case(*words: str) -> None:
 
 
 def _invoked(arguments: list[str] | None) -> Any:
-    """Return what the command returns."""
+    """Invoke the command and return its result."""
     logger = logging.getLogger("molprof")
     logger.handlers, logger.propagate = [_Notes()], False
     logger.setLevel(logging.INFO)
@@ -199,7 +199,7 @@ def _run(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _interrupted()
     except MemoryError:
-        return _complain("there is not enough memory", "ulimit -v tells what this shell allows", 3)
+        return _complain("there is not enough memory", "ulimit -v shows the limit of this shell", 3)
     except OSError as error:
         if sys.stdout is not None and (problem := stdout_problem()) is not None:  # of help, which click prints
             broken = isinstance(problem, BrokenPipeError)
@@ -225,7 +225,7 @@ def _interrupted() -> int:
 
 
 def _changed() -> str:
-    """Return what an interrupted command leaves behind, as text."""
+    """Return the files that an interrupted command leaves behind, as text."""
     names = [str(path) for path in written_files()]
     if not names:
         return "no file was changed"
@@ -245,7 +245,7 @@ def _end_at_once() -> None:
 
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
-    """Raise again an interrupt that Python dropped, because it came while a destructor or a callback ran.
+    """Raise again an interrupt that Python dropped because it came during a destructor or a callback.
 
     It also drops a second one that came just before its handler was gone.
     """
@@ -260,7 +260,7 @@ def _unraisable(lost: sys.UnraisableHookArgs) -> None:
 
 
 def _buffer_stdout() -> None:
-    """Give stdout the buffer that PYTHONUNBUFFERED takes away: without it, Python drops what a write did not take.
+    """Give stdout a buffer in spite of PYTHONUNBUFFERED: without it, Python drops text that one write did not take.
 
     What its encoding does not have, such as the ellipsis in Latin-1, is written as an escape.
     """

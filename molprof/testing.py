@@ -1,4 +1,4 @@
-"""The pytest plugin: a fixture that records, and a mark that holds a test to limits.
+"""The pytest plugin: a fixture that records, and a mark that limits the figures of a test.
 
 Each pytest run loads this module: it imports nothing heavy before a test asks for it.
 """
@@ -33,7 +33,7 @@ _MARK = (
 
 
 class Measured:
-    """A block that was recorded: its `trace`, once it has ended."""
+    """A recorded block: its `trace`, once it has ended."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,7 +63,7 @@ class Molprof:
             yield measured
 
     def check(self, measured: Measured, **limits: str) -> None:
-        """Fails the test where a figure of the trace is beyond its limit, such as `launches_per_token="<=300"`."""
+        """Fail the test if a figure of the trace is beyond its limit, such as `launches_per_token="<=300"`."""
         _hold(measured, limits)
 
 
@@ -80,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Record a test with the mark, and holds it to the limits once it has passed."""
+    """Record a test with the mark, and check the limits once it has passed."""
     mark = item.get_closest_marker("molprof")
     if mark is None:
         return (yield)
@@ -93,7 +93,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _hold(measured: Measured, limits: Mapping[str, str]) -> None:
-    """Fails the test where a limit does not hold, or is none."""
+    """Fail the test if a limit is broken, or is not a limit."""
     from molprof.common.errors import MolprofError
 
     try:
@@ -105,7 +105,7 @@ def _hold(measured: Measured, limits: Mapping[str, str]) -> None:
 
 
 def broken(trace: Trace, limits: Mapping[str, str]) -> list[str]:
-    """Return a line for each limit that does not hold, and below it where the work comes from. Raises UsageError."""
+    """Return a line for each broken limit, followed by the origin of the work. Raises UsageError."""
     from molprof.analysis.compare.thresholds import parse_threshold
     from molprof.analysis.figures.figure import CountedEvents
     from molprof.common.errors import UsageError
@@ -159,4 +159,4 @@ def _origin(trace: Trace, counted: CountedEvents | None, by_time: bool) -> Itera
     for location in locations[:_SHOWN]:
         yield f"{amount([location])}: {location.text}"
     if rest := locations[_SHOWN:]:
-        yield f"{amount(rest)} in {counted_text(len(rest), 'other place')}"
+        yield f"{amount(rest)} in {counted_text(len(rest), 'other location')}"

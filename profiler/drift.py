@@ -1,4 +1,4 @@
-"""`molprof drift`: tokens that placeholders give and that real coordinates need, per tokenizer, without a model."""
+"""`molprof drift`: FREE positions that placeholders give and coordinates need, by tokenizer, without a model."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class AnswerTokens:
 
 @dataclass(frozen=True)
 class TokenizerDrift:
-    """How a tokenizer splits coordinates."""
+    """Tokens of coordinates with one tokenizer, and the drift of each placeholder."""
 
     name: str
     vocabulary: int  # ordinary tokens
@@ -251,13 +251,13 @@ _TOKENIZER: Field = ("tokenizer", "text", "name")
 
 
 def _range(of: str) -> tuple[Field, ...]:
-    """Columns of the `Distribution` that `of` leads to."""
+    """Return columns of the `Distribution` that `of` returns."""
     names = {"min": "minimum", "p25": "quartile_1", "median": "median", "p75": "quartile_3", "max": "maximum"}
     return *((title, "count", f"{of}.{name}") for title, name in names.items()), ("mean", "number", f"{of}.mean")
 
 
 def drift_document(survey: TokenizerSurvey) -> Document:
-    """Return the document of how tokenizers split coordinates."""
+    """Return the drift of all tokenizers as a document."""
     tokenizers = survey.tokenizers
     coordinates: list[Row] = [
         ("source", survey.source),

@@ -1,4 +1,4 @@
-"""What a run ran on: hardware and software versions."""
+"""Hardware and software versions of a run."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def outdated(distribution: str) -> str | None:
-    """Return what molprof requires of an installed distribution that is older, such as `>=4.57`; else None."""
+    """Return the required version, such as `>=4.57`, if an installed distribution is older; else None."""
     version = installed_version(distribution)
     if version is None or installed_version(_OWN) is None:
         return None
@@ -81,7 +81,7 @@ def outdated(distribution: str) -> str | None:
 
 
 def check_versions() -> None:
-    """Raise UsageError where torch or transformers is older than molprof requires."""
+    """Raise UsageError if torch or transformers is older than molprof requires."""
     for name in ("torch", "transformers"):
         if wanted := outdated(name):
             message = f"{name} {installed_version(name)} is too old: molprof requires {name}{wanted}"
@@ -116,7 +116,7 @@ def gpu_names() -> list[str]:
 
 
 def ask_nvml(question: Callable[[Any], T]) -> T | None:
-    """Return what `question` reads from the NVIDIA driver's library, the module `pynvml`; None if that is not known."""
+    """Return the result of `question` on the NVIDIA driver's library, the module `pynvml`; None if unknown."""
     import pynvml  # on use: it takes 60 ms
 
     try:
@@ -135,7 +135,7 @@ def _cpu() -> str:
 
 @contextlib.contextmanager
 def warned() -> Iterator[list[str]]:
-    """Collect the warnings of libraries in the block, each on one line, once it has ended."""
+    """Collect the warnings of libraries in the block, each on one line, in a list that is filled at its end."""
     texts: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""Watches the machine while passes run: load by other programs, steal, throttling, clocks, others on the GPU."""
+"""Watches the machine during passes: load by other programs, steal, throttling, clocks, others on the GPU."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Watch:
         self._last = self._read()
 
     def end(self) -> MachineSpan:
-        """Return the span since `begin`, or since the last one ended. Reads the GPU last, which takes a moment."""
+        """Return the span since `begin` or the last `end`. The GPU is read last, which takes a moment."""
         first, last = self._last, self._read()
         self._last = last
         grown = {name: last[name] - first[name] for name in first.keys() & last.keys()}
@@ -57,7 +57,7 @@ class Watch:
         )
 
     def _read(self) -> dict[str, float]:
-        """Return counters that only grow, without those that the machine does not report."""
+        """Return counters that only grow, as far as the machine reports them."""
         times = os.times()
         counts: dict[str, float] = {"at_ns": time.perf_counter_ns(), "own_s": times.user + times.system}
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -70,7 +70,7 @@ class Watch:
         return counts
 
     def _cpu(self) -> dict[str, float]:
-        """Seconds that the cores of this process were busy by all programs, stolen, and all: proc(5), /proc/stat."""
+        """Return seconds of this process's cores: busy by all programs, stolen, and all: proc(5), /proc/stat."""
         wanted = {f"cpu{core}" for core in self._cores} or {"cpu"}
         busy = steal = whole = 0
         for line in (self._root / "proc/stat").read_text().splitlines():
@@ -83,7 +83,7 @@ class Watch:
         return {"busy_s": busy / _TICKS, "steal_s": steal / _TICKS, "all_s": whole / _TICKS}
 
     def _throttled(self) -> int | None:
-        """Time without a share of CPU time, of the control group of this process, ns; of both versions."""
+        """Return the time that the control group of this process was throttled, ns; of both versions."""
         with contextlib.suppress(OSError, ValueError):
             for line in (self._root / "proc/self/cgroup").read_text().splitlines():
                 _, controllers, path = line.split(":", 2)
@@ -109,7 +109,7 @@ class Watch:
 
 
 def _gpu(device: torch.device) -> dict[str, Any]:
-    """Return the driver's figures of the GPU; None for those that it does not know."""
+    """Return the driver's figures of the GPU; None for unknown ones."""
     import torch
 
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
@@ -127,11 +127,11 @@ def _gpu(device: torch.device) -> dict[str, Any]:
 
 
 def slowed(bits: int) -> list[str]:
-    """Why a GPU's clock is lower, from the driver's bits."""
+    """Return why a GPU's clock is lower, from the driver's bits."""
     return sorted({reason for bit, reason in _REASONS.items() if bits & bit})
 
 
 def other_processes(pids: set[int]) -> int:
-    """How many other processes compute on a GPU, from all that do."""
+    """Return the number of other processes that compute on a GPU, from all that do."""
     # In a container the driver may show the numbers that processes have outside: then one of them is this process.
     return len(pids - {os.getpid()}) if os.getpid() in pids else max(0, len(pids) - 1)

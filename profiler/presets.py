@@ -1,4 +1,4 @@
-"""What comes with molprof: models, logits processors and molecules, as a document. Imports no torch."""
+"""Models, logits processors and molecules that come with molprof, as a document. Imports no torch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def presets_document(project: Project) -> Document:
 
 
 def _section(title: str, entries: Mapping[str, Sequence[str]]) -> Section:
-    """Each name with its lines in a column of their own."""
+    """Return a section of names, each with its lines in a separate column."""
     rows = [(name if index == 0 else "", line) for name, lines in entries.items() for index, line in enumerate(lines)]
     return Section(title, table=pairs(rows, wide=True))
 

@@ -34,7 +34,7 @@ DEFAULT_CLUSTER = "slurm"
 
 @dataclass(frozen=True)
 class ModelAlias:
-    """A model by a short name."""
+    """A model with a short name."""
 
     path: str  # folder or hub id; folders are relative to the file
     tokenizer: str | None = None  # preset, folder or hub id; None: the model's own
@@ -64,7 +64,7 @@ class Project:
         return self.clusters.get(name, SlurmSettings())
 
     def model(self, name: str) -> ModelAlias:
-        """Return the model of that name; for any other name, the name itself as a path."""
+        """Return the model of that short name; for any other name, the name itself as a path."""
         return self.models.get(name, ModelAlias(name))
 
     def tokenizer(self, name: str | None, of: ModelAlias | None = None) -> str | None:
@@ -75,7 +75,7 @@ class Project:
         return name if alias is None else alias.tokenizer or alias.path
 
     def asked(self, model: str, tokenizer: str | None, prompt: str | None, answer: str | None) -> dict[str, Any]:
-        """Return these settings; those that are not given come from the table of the model's short name."""
+        """Return these settings; missing ones come from the table of the model's short name."""
         alias = self.model(model)
         return {
             "model": alias.path,
@@ -86,7 +86,7 @@ class Project:
 
 
 def find_project(path: Path | None = None) -> Project:
-    """Read the given file, that of `MOLPROF_CONFIG`, or the nearest in the current folder and those above it."""
+    """Read the given file, that of `MOLPROF_CONFIG`, or the nearest in the current folder and its parents."""
     if path is None and (named := os.environ.get(VARIABLE)):
         path = Path(named)
     if path is None:
@@ -141,7 +141,7 @@ def _model(file: TomlFile, name: str) -> ModelAlias:
 
 
 def _beside(folder: Path, name: str) -> str:
-    """Return the path of a name that is a folder beside the file, or can only be a folder; any other name unchanged."""
+    """Return a name's path if it is, or can only be, a folder next to the file; any other name unchanged."""
     path = Path(name).expanduser()
     if path.is_absolute() or name.startswith((".", "~")) or (name not in ARCHITECTURES and (folder / path).is_dir()):
         return str((folder / path).absolute())

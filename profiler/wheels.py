@@ -1,4 +1,4 @@
-"""`molprof wheels`: what a machine without a network lacks for recording, chosen by uv and downloaded by pip."""
+"""`molprof wheels`: packages that an offline machine lacks for recording, chosen by uv, downloaded by pip."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class WheelTarget:
 
 
 def check_folder(folder: Path, force: bool) -> None:
-    """Raise UsageError, before any work, where the wheels cannot go."""
+    """Raise UsageError, before any work, if the wheels cannot go there."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a directory", hint="name another with -o DIR")
     if not folder.parent.is_dir():
@@ -150,7 +150,7 @@ def _excluded(requires: Sequence[Requirement], extras: Sequence[str]) -> list[st
 def _compiled(
     target: WheelTarget, scratch: Path, texts: Sequence[str], excluded: Sequence[str], *options: str
 ) -> dict[str, str]:
-    """Return by name the `NAME==VERSION` of packages that `texts` require there, beside those that are there."""
+    """Return by name the `NAME==VERSION` of packages that `texts` require there, without those already there."""
     pins = (f"{name}=={version.public}" for name, version in target.there.items())
     for name, lines in (("asked", texts), ("there", pins), ("excluded", excluded)):
         (scratch / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
@@ -164,7 +164,7 @@ def _compiled(
 
 
 def own_wheel(scratch: Path) -> Path:
-    """Molprof's own wheel in a new folder: built from the checkout that is installed here, else from the index."""
+    """Return molprof's own wheel in a new folder: built from the installed checkout, else from the index."""
     # In a checkout as working directory, the first one is what setuptools left there, which has no origin.
     origins = (item.read_text("direct_url.json") for item in importlib.metadata.distributions(name=_NAME))
     origin: dict[str, Any] = json.loads(next(filter(None, origins), "{}"))
@@ -179,7 +179,7 @@ def own_wheel(scratch: Path) -> Path:
 
 
 def _run(folder: Path, module: str, *arguments: str, **environment: str) -> str:
-    """Return what `python -m MODULE` prints in `folder`, where no file can shadow a module."""
+    """Return the output of `python -m MODULE` in `folder`, where no file can shadow a module."""
     settings = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off", **environment}
     done = output_of([sys.executable, "-m", module, *arguments], cwd=folder, env=settings)
     if done.returncode == 0:

@@ -33,7 +33,7 @@ _ANY_INCLUDE = re.compile(rf"\bINCLUDE\s+PERFETTO\s+MODULE\s+(?:{PACKAGE}\.(\w+)
 
 
 def facts_in(sql: str) -> frozenset[str]:
-    """Names of the fact tables that SQL reads, itself or in the modules that it includes."""
+    """Return names of the fact tables that SQL reads, itself or in the modules that it includes."""
     return frozenset(_FACT.findall(sql)).union(*map(_facts_of, _ANY_INCLUDE.findall(sql)))
 
 
@@ -53,7 +53,7 @@ def modules() -> Mapping[str, str]:
 
 
 def standing_alone(facts_sql: str) -> dict[str, str]:
-    """Return the modules for an engine without molprof beside it, with `molprof.facts`, which those of facts include.
+    """Return the modules for an engine without molprof, with `molprof.facts`, which those of facts include.
 
     facts_sql: what makes the tables of facts. Modules may be included in an engine that has their tables already.
     """
@@ -65,7 +65,7 @@ def standing_alone(facts_sql: str) -> dict[str, str]:
 
 
 def replacing_tables(sql: str) -> str:
-    """Return SQL that may run again."""
+    """Return the SQL, changed so that it may run several times."""
     return _CREATE_WORD.sub("CREATE OR REPLACE PERFETTO", sql)
 
 

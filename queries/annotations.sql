@@ -7,7 +7,7 @@
 --   ORDER BY time_ns DESC, name
 --   LIMIT 20;
 
--- Tracks with process and thread number: few rows, where a join of the engine's own tables is slow. A lane has the
+-- Tracks with process and thread number: few rows, where a join of the engine's own tables is slow. A sub-track has the
 -- number of the thread that its slices belong to, which all of them hold.
 CREATE PERFETTO TABLE _molprof_thread_track AS
 SELECT
@@ -124,7 +124,7 @@ CREATE PERFETTO TABLE molprof_annotation(
   name STRING,
   -- Process in which it ran.
   upid JOINID(process.id),
-  -- Thread number, also of slices that the reader moved to another lane.
+  -- Thread number, also of slices that the reader moved to a sub-track.
   tid LONG,
   -- Whose name it is, as in molprof_annotation_pattern; null where no pattern matches.
   source STRING,

@@ -70,12 +70,12 @@ class Module(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """The first sentence of what it is for."""
+        """The first sentence of its purpose."""
         return re.split(r"(?<=\.)\s", self.comment[0], maxsplit=1)[0]
 
 
 def catalog() -> dict[str, Module]:
-    """Every module of the package by name, sorted."""
+    """Return every module of the package by name, sorted."""
     return {key.removeprefix(f"{PACKAGE}."): read_module(key, sql) for key, sql in modules().items()}
 
 
@@ -169,7 +169,7 @@ def _entry(match: re.Match[str], said: dict[str, str]) -> CatalogEntry:
 
 
 def _columns(text: str, said: dict[str, str]) -> tuple[CatalogColumn, ...]:
-    """said: the comment that the module first gives a column of each name; those of `text` are added."""
+    """Return the columns of a table. said: the module's first comment on each column; those of `text` are added."""
     columns = []
     for match in _COLUMN.finditer(text):
         comment = _prose(match["comment"]) or said.get(match["name"], "")

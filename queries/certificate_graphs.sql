@@ -36,7 +36,7 @@ CREATE PERFETTO VIEW molprof_graph_incomplete(
   device STRING,
   -- Launches.
   launches LONG,
-  -- Kernels, copies and sets that are absent, as the largest replay has them; null where gaps alone tell it.
+  -- Kernels, copies and sets that are absent, as the largest replay has them; null where only gaps show it.
   absent LONG,
   -- Time that they take in the largest replay, or gaps in which they stand, ns.
   time_ns DURATION

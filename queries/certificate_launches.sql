@@ -3,7 +3,7 @@
 -- A launch inside a stream capture runs nothing: it becomes a node of a graph.
 --
 -- Example:
---   SELECT place, launches, first_ts, last_ts
+--   SELECT position, launches, first_ts, last_ts
 --   FROM molprof_missing_work
 --   ORDER BY first_ts;
 
@@ -28,10 +28,10 @@ WHERE
   AND id NOT IN (SELECT id FROM _molprof_fact_captured_launch)
 ORDER BY ts, id;
 
--- Launches without GPU work by place, in order of start.
+-- Launches without GPU work by position, in order of start.
 CREATE PERFETTO VIEW molprof_missing_work(
   -- start: before the first launch that has work; end: after the last one; middle: between them; all: none has work.
-  place STRING,
+  position STRING,
   -- Launches.
   launches LONG,
   -- Of these, launches in steps of molprof.steps.
@@ -42,19 +42,19 @@ CREATE PERFETTO VIEW molprof_missing_work(
   last_ts TIMESTAMP
 ) AS
 SELECT
-  place,
+  position,
   launches,
   in_steps,
   first_ts,
   last_ts
 FROM _molprof_fact_missing_work
-ORDER BY first_ts, place;
+ORDER BY first_ts, position;
 
--- GPU work without a call of its rank and correlation number, by place.
+-- GPU work without a call of its rank and correlation number, by position.
 CREATE PERFETTO VIEW molprof_missing_call(
   -- start: its number is below that of any recorded call, so it was launched before the recording; later: its number is
   -- not; all: no GPU work has a call; unnumbered: it has no number.
-  place STRING,
+  position STRING,
   -- Kernels.
   kernels LONG,
   -- Distinct correlation numbers of kernels, copies and sets: the calls that lack.
@@ -65,13 +65,13 @@ CREATE PERFETTO VIEW molprof_missing_call(
   first_ts TIMESTAMP
 ) AS
 SELECT
-  place,
+  position,
   kernels,
   calls,
   kernel_time_ns,
   first_ts
 FROM _molprof_fact_missing_call
-ORDER BY first_ts, place;
+ORDER BY first_ts, position;
 
 -- Launches of one kernel that have several pieces of GPU work, by name: such work stands twice, or has a wrong number.
 CREATE PERFETTO VIEW molprof_launch_of_several(

@@ -1,15 +1,15 @@
 -- Device time that work without a record may have taken.
 --
 -- Example:
---   SELECT place, device, inside_ns, outside_ns
+--   SELECT position, device, inside_ns, outside_ns
 --   FROM molprof_missing_time
---   ORDER BY place, device;
+--   ORDER BY position, device;
 
 -- Device time without recorded work since the first launch without work, and in host syncs that go on after all recorded
 -- work: what the missing work may have taken. No time is in two rows: it is that of the launches with the first start.
 CREATE PERFETTO VIEW molprof_missing_time(
-  -- Place of the launches, as in molprof_missing_work, or sync.
-  place STRING,
+  -- Position of the launches, as in molprof_missing_work, or sync.
+  position STRING,
   -- Device number as text.
   device STRING,
   -- Idle time of the device between its recorded work, ns.
@@ -18,12 +18,12 @@ CREATE PERFETTO VIEW molprof_missing_time(
   outside_ns DURATION
 ) AS
 SELECT
-  place,
+  position,
   device,
   inside_ns,
   outside_ns
 FROM _molprof_fact_missing_time
-ORDER BY place, device;
+ORDER BY position, device;
 
 -- Host syncs that last longer than all recorded work that was queued when they began.
 CREATE PERFETTO VIEW molprof_long_sync(

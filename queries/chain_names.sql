@@ -1,9 +1,9 @@
 -- Names of kernels in chains that one kernel of a library does, and of such kernels.
 --
 -- Example:
---   SELECT chain, form, place, pattern
+--   SELECT chain, form, position, pattern
 --   FROM molprof_chain_kernel
---   ORDER BY chain, form, place, pattern;
+--   ORDER BY chain, form, position, pattern;
 
 -- Kernels that do the work of a chain, where they are from, and how they are asked for.
 CREATE PERFETTO TABLE molprof_fused_kernel(
@@ -51,8 +51,8 @@ CREATE PERFETTO TABLE molprof_chain_kernel(
   chain STRING,
   -- Number of the form, from 1.
   form LONG,
-  -- Place in the chain, from 1.
-  place LONG,
+  -- Position in the chain, from 1.
+  position LONG,
   -- GLOB pattern for the name in lower case.
   pattern STRING,
   -- GLOB pattern of names that it does not take; '' for none.
@@ -92,7 +92,7 @@ WITH
       ('div', '*binaryfunctor<*divfunctor<*', ''),
       ('argmax', '*reduce_kernel<*argmaxops<*', '')
   ),
-  chain(chain, form, place, part) AS (
+  chain(chain, form, position, part) AS (
     VALUES
       ('add, RMSNorm', 1, 1, 'add'),
       ('add, RMSNorm', 1, 2, 'norm'),
@@ -145,9 +145,9 @@ WITH
 SELECT
   chain.chain,
   chain.form,
-  chain.place,
+  chain.position,
   part.pattern,
   part.unless
 FROM chain
 JOIN part USING (part)
-ORDER BY chain.chain, chain.form, chain.place, part.pattern;
+ORDER BY chain.chain, chain.form, chain.position, part.pattern;

@@ -75,7 +75,7 @@ WITH
     SELECT
       annotation.id,
       CAST(SUBSTR(args.key, 17) AS INT) AS tensor,
-      CAST(LTRIM(LTRIM(SUBSTR(args.key, 17), '0123456789'), '].[') AS INT) AS place,
+      CAST(LTRIM(LTRIM(SUBSTR(args.key, 17), '0123456789'), '].[') AS INT) AS number,
       args.int_value AS length
     FROM molprof_annotation AS annotation
     JOIN slice USING (id)
@@ -88,15 +88,15 @@ WITH
       id,
       tensor,
       IIF(
-        MAX(place) < 8,
-        IFNULL(MAX(length) FILTER (WHERE place = 0), 1)
-        * IFNULL(MAX(length) FILTER (WHERE place = 1), 1)
-        * IFNULL(MAX(length) FILTER (WHERE place = 2), 1)
-        * IFNULL(MAX(length) FILTER (WHERE place = 3), 1)
-        * IFNULL(MAX(length) FILTER (WHERE place = 4), 1)
-        * IFNULL(MAX(length) FILTER (WHERE place = 5), 1)
-        * IFNULL(MAX(length) FILTER (WHERE place = 6), 1)
-        * IFNULL(MAX(length) FILTER (WHERE place = 7), 1),
+        MAX(number) < 8,
+        IFNULL(MAX(length) FILTER (WHERE number = 0), 1)
+        * IFNULL(MAX(length) FILTER (WHERE number = 1), 1)
+        * IFNULL(MAX(length) FILTER (WHERE number = 2), 1)
+        * IFNULL(MAX(length) FILTER (WHERE number = 3), 1)
+        * IFNULL(MAX(length) FILTER (WHERE number = 4), 1)
+        * IFNULL(MAX(length) FILTER (WHERE number = 5), 1)
+        * IFNULL(MAX(length) FILTER (WHERE number = 6), 1)
+        * IFNULL(MAX(length) FILTER (WHERE number = 7), 1),
         NULL
       ) AS elements
     FROM dimension
@@ -186,7 +186,7 @@ WITH
     FROM _molprof_collective_kernel AS kernel
     LEFT JOIN _molprof_collective_size AS size ON size.id = kernel.id
   ),
-  told AS (
+  classified AS (
     SELECT
       *,
       CASE
@@ -215,7 +215,7 @@ WITH
       *,
       -- An annotation shows what goes in, which is all of it in these only.
       IFNULL(own_elements, IIF(operation IN ('allreduce', 'broadcast', 'reduce'), input_elements, NULL)) AS size
-    FROM told
+    FROM classified
   ),
   -- A size that cannot be is none.
   counted AS (

@@ -111,7 +111,7 @@ CREATE PERFETTO VIEW molprof_energy(
   mean_w DOUBLE,
   -- Mean power times the span, in joules: an estimate, better with more samples.
   energy_j DOUBLE,
-  -- Tokens of these steps; null where a step does not tell them.
+  -- Tokens of these steps; null where a step does not record them.
   tokens LONG,
   -- Energy over tokens, in joules; null without tokens.
   energy_per_token_j DOUBLE

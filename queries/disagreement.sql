@@ -12,7 +12,7 @@ INCLUDE PERFETTO MODULE molprof.tokens;
 CREATE PERFETTO TABLE molprof_token_disagreement(
   -- Sequence, from 0.
   sequence LONG,
-  -- Place in the sequence, from 0.
+  -- Position in the sequence, from 0.
   position LONG,
   -- The token's text.
   text STRING,
@@ -37,7 +37,7 @@ WITH
   examined AS (
     SELECT
       sequence,
-      place AS position,
+      position,
       MAX(IIF(field = 'args.choice', string_value, NULL)) AS choice,
       -- A probability of 0 or 1 is stored as an integer.
       MAX(IIF(field = 'args.probability', IFNULL(real_value, int_value), NULL)) AS probability,
@@ -49,7 +49,7 @@ WITH
     WHERE field IN (
       'args.probability', 'args.rank', 'args.choice', 'args.forbidden', 'args.removed', 'args.unlike'
     )
-    GROUP BY sequence, place
+    GROUP BY sequence, position
   )
 SELECT
   token.sequence,

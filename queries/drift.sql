@@ -12,14 +12,14 @@ INCLUDE PERFETTO MODULE molprof.tokens;
 CREATE PERFETTO TABLE _molprof_block_array AS
 SELECT
   sequence,
-  place AS block,
+  position AS block,
   MAX(IIF(field = 'args.block_free', int_value, NULL)) AS template_free,
   -- -1: not known.
   NULLIF(MAX(IIF(field = 'args.block_needed', int_value, NULL)), -1) AS needed,
   MAX(field = 'args.block_needed') AS written
 FROM _molprof_sequence_value
 WHERE field IN ('args.block_free', 'args.block_needed')
-GROUP BY sequence, place;
+GROUP BY sequence, position;
 
 -- One row per coordinate block, in order of sequence and block: every one that is opened, also without tokens behind
 -- it, as in <> or at the end of the text. Empty for foreign traces.

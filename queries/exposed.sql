@@ -1,9 +1,9 @@
 -- Exposed and hidden time of kernels and classes: what other work ran at the same time.
 --
 -- Of all work of a kernel or class: its busy time is the time in which any of it runs, exposed the part of that in
--- which nothing else of the device runs, hidden the rest: busy_ns = exposed_ns + hidden_ns. What runs beside work of its
--- own kind alone is exposed. Times of several devices add up. Where no work of a device overlaps, all of it is exposed.
--- The trace records no dependencies: that work can be hidden behind other work is not told, only how much there is of it.
+-- which nothing else of the device runs, hidden the rest: busy_ns = exposed_ns + hidden_ns. What overlaps only work of its
+-- own kind is exposed. Times of several devices add up. Where no work of a device overlaps, all of it is exposed.
+-- The trace records no dependencies: it shows how much work could be hidden behind other work, not that it can be.
 --
 -- Example:
 --   SELECT class, busy_ns, exposed_ns, hidden_ns, hideable_ns, beside, beside_ns

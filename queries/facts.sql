@@ -495,38 +495,38 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'launch';
 
-CREATE PERFETTO TABLE _molprof_fact_call_place(
-  place_id JOINID(slice.id),
+CREATE PERFETTO TABLE _molprof_fact_call_location(
+  location_id JOINID(slice.id),
   operator STRING,
   annotation STRING,
   source STRING,
   module STRING
 ) AS
 SELECT
-  EXTRACT_ARG(arg_set_id, 'args.place_id') AS place_id,
+  EXTRACT_ARG(arg_set_id, 'args.location_id') AS location_id,
   EXTRACT_ARG(arg_set_id, 'args.operator') AS operator,
   EXTRACT_ARG(arg_set_id, 'args.annotation') AS annotation,
   EXTRACT_ARG(arg_set_id, 'args.source') AS source,
   EXTRACT_ARG(arg_set_id, 'args.module') AS module
 FROM _molprof_fact
-WHERE fact = 'call_place';
+WHERE fact = 'call_location';
 
 CREATE PERFETTO TABLE _molprof_fact_launched_work(
-  place_id JOINID(slice.id),
+  location_id JOINID(slice.id),
   class STRING,
   count LONG,
   time_ns DURATION
 ) AS
 SELECT
-  EXTRACT_ARG(arg_set_id, 'args.place_id') AS place_id,
+  EXTRACT_ARG(arg_set_id, 'args.location_id') AS location_id,
   EXTRACT_ARG(arg_set_id, 'args.class') AS class,
   EXTRACT_ARG(arg_set_id, 'args.count') AS count,
   EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns
 FROM _molprof_fact
 WHERE fact = 'launched_work';
 
-CREATE PERFETTO TABLE _molprof_fact_idle_place(
-  place_id JOINID(slice.id),
+CREATE PERFETTO TABLE _molprof_fact_idle_location(
+  location_id JOINID(slice.id),
   count LONG,
   time_ns DURATION,
   is_shown LONG,
@@ -536,7 +536,7 @@ CREATE PERFETTO TABLE _molprof_fact_idle_place(
   module STRING
 ) AS
 SELECT
-  EXTRACT_ARG(arg_set_id, 'args.place_id') AS place_id,
+  EXTRACT_ARG(arg_set_id, 'args.location_id') AS location_id,
   EXTRACT_ARG(arg_set_id, 'args.count') AS count,
   EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns,
   EXTRACT_ARG(arg_set_id, 'args.is_shown') AS is_shown,
@@ -545,7 +545,7 @@ SELECT
   EXTRACT_ARG(arg_set_id, 'args.source') AS source,
   EXTRACT_ARG(arg_set_id, 'args.module') AS module
 FROM _molprof_fact
-WHERE fact = 'idle_place';
+WHERE fact = 'idle_location';
 
 CREATE PERFETTO TABLE _molprof_fact_step(
   id JOINID(slice.id),
@@ -565,7 +565,7 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'step';
 
-CREATE PERFETTO TABLE _molprof_fact_step_lane(
+CREATE PERFETTO TABLE _molprof_fact_open_step(
   id JOINID(slice.id),
   ts TIMESTAMP,
   ts_end TIMESTAMP,
@@ -579,7 +579,7 @@ SELECT
   EXTRACT_ARG(arg_set_id, 'args.upid') AS upid,
   EXTRACT_ARG(arg_set_id, 'args.tid') AS tid
 FROM _molprof_fact
-WHERE fact = 'step_lane';
+WHERE fact = 'open_step';
 
 CREATE PERFETTO TABLE _molprof_fact_step_span(
   step_id JOINID(slice.id),
@@ -786,14 +786,14 @@ FROM _molprof_fact
 WHERE fact = 'lost_launch';
 
 CREATE PERFETTO TABLE _molprof_fact_missing_work(
-  place STRING,
+  position STRING,
   launches LONG,
   in_steps LONG,
   first_ts TIMESTAMP,
   last_ts TIMESTAMP
 ) AS
 SELECT
-  EXTRACT_ARG(arg_set_id, 'args.place') AS place,
+  EXTRACT_ARG(arg_set_id, 'args.position') AS position,
   EXTRACT_ARG(arg_set_id, 'args.launches') AS launches,
   EXTRACT_ARG(arg_set_id, 'args.in_steps') AS in_steps,
   EXTRACT_ARG(arg_set_id, 'args.first_ts') AS first_ts,
@@ -802,13 +802,13 @@ FROM _molprof_fact
 WHERE fact = 'missing_work';
 
 CREATE PERFETTO TABLE _molprof_fact_missing_time(
-  place STRING,
+  position STRING,
   device STRING,
   inside_ns DURATION,
   outside_ns DURATION
 ) AS
 SELECT
-  EXTRACT_ARG(arg_set_id, 'args.place') AS place,
+  EXTRACT_ARG(arg_set_id, 'args.position') AS position,
   EXTRACT_ARG(arg_set_id, 'args.device') AS device,
   EXTRACT_ARG(arg_set_id, 'args.inside_ns') AS inside_ns,
   EXTRACT_ARG(arg_set_id, 'args.outside_ns') AS outside_ns
@@ -826,14 +826,14 @@ FROM _molprof_fact
 WHERE fact = 'long_sync';
 
 CREATE PERFETTO TABLE _molprof_fact_missing_call(
-  place STRING,
+  position STRING,
   kernels LONG,
   calls LONG,
   kernel_time_ns DURATION,
   first_ts TIMESTAMP
 ) AS
 SELECT
-  EXTRACT_ARG(arg_set_id, 'args.place') AS place,
+  EXTRACT_ARG(arg_set_id, 'args.position') AS position,
   EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
   EXTRACT_ARG(arg_set_id, 'args.calls') AS calls,
   EXTRACT_ARG(arg_set_id, 'args.kernel_time_ns') AS kernel_time_ns,
@@ -1148,13 +1148,13 @@ WHERE fact = 'step_period';
 CREATE PERFETTO TABLE _molprof_fact_mask_step(
   step_id JOINID(slice.id),
   masks LONG,
-  stretch LONG,
+  span LONG,
   position LONG
 ) AS
 SELECT
   EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
   EXTRACT_ARG(arg_set_id, 'args.masks') AS masks,
-  EXTRACT_ARG(arg_set_id, 'args.stretch') AS stretch,
+  EXTRACT_ARG(arg_set_id, 'args.span') AS span,
   EXTRACT_ARG(arg_set_id, 'args.position') AS position
 FROM _molprof_fact
 WHERE fact = 'mask_step';

@@ -3,7 +3,7 @@
 -- A chain is found where kernels of these names, and nothing else, follow each other on a stream. Nothing is matched by
 -- likeness: a kernel whose name is not in the table is in no chain. That the operands are the same ones is not recorded.
 -- Of chains inside each other the longest counts. A softmax between two products is the finding unfused_attention.
--- Only kernels for the platform of the trace count, which the names of its calls tell; all where it has none.
+-- Only kernels for the platform of the trace count, which the names of its calls show; all where it has none.
 --
 -- Example:
 --   SELECT chain, count, time_ns, saved_ns, fused_count, fused_kernel, library
@@ -14,7 +14,7 @@ INCLUDE PERFETTO MODULE molprof.chain_names;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.work_totals;
 
--- What the devices are programmed with; null where no calls tell.
+-- Programming interface of the devices; null where no calls show it.
 CREATE PERFETTO VIEW _molprof_platform AS
 SELECT
   CASE

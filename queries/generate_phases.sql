@@ -86,7 +86,7 @@ CREATE PERFETTO TABLE molprof_generate_step(
   call LONG,
   -- Step of the call, from 0; null outside generate.
   step LONG,
-  -- Tokens that requests got. In continuous batching functions tell it; in generate the sizes of operators, where they
+  -- Tokens that requests got. In continuous batching functions show it; in generate the sizes of operators, where they
   -- are recorded: all rows get one in the first step, and where nothing but the length ends a sequence. Null where not
   -- known, as for beams and drafts.
   tokens LONG,

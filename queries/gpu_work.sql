@@ -74,7 +74,7 @@ CREATE PERFETTO VIEW molprof_gpu_work(
   bytes LONG,
   -- Rank; null unless the trace is of several ranks.
   rank LONG,
-  -- The call that started it, as in molprof.work_calls; null where it is not recorded, or cannot be told.
+  -- The call that started it, as in molprof.work_calls; null where it is not recorded, or ambiguous.
   call_id JOINID(slice.id)
 ) AS
 SELECT

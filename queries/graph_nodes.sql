@@ -1,8 +1,8 @@
 -- What CUDA and HIP graphs hold: each piece of work of a graph with its position, over all replays.
 --
 -- Launches replay one graph if their graph id, device, and names of work are the same: without graph ids in the trace,
--- equal graphs cannot be told apart, and count as one. Positions are those of the graph's first replay in order of start.
--- In another replay, work belongs to the position with the same node id, else with the same place among work of its name.
+-- equal graphs count as one. Positions are those of the graph's first replay in order of start.
+-- In another replay, work belongs to the position with the same node id, else with the same index among work of its name.
 --
 -- Example:
 --   SELECT position, name, count, p50_ns, shortest_ns, longest_ns, p50_gap_ns

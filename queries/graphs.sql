@@ -74,7 +74,7 @@ FROM molprof_graph_launch
 GROUP BY name
 ORDER BY graph_launches DESC, name;
 
--- Work of graph launches, with its graph and node. What is no number tells none.
+-- Work of graph launches, with its graph and node. Args that are no numbers give none.
 CREATE PERFETTO TABLE _molprof_graph_work AS
 SELECT
   id,

@@ -1,7 +1,7 @@
 -- Operations that took long, on the CPU and on the GPU, in order of time.
 --
 -- Example (at_least_ns=1000000):
---   SELECT ts, dur, category, name, place
+--   SELECT ts, dur, category, name, track
 --   FROM molprof_long_operations($at_least_ns)
 --   ORDER BY ts, dur DESC, id
 --   LIMIT 100;
@@ -25,7 +25,7 @@ RETURNS TABLE(
   -- Name as recorded.
   name STRING,
   -- Where it ran, as text: device and stream of GPU work, process and thread number of any other.
-  place STRING
+  track STRING
 ) AS
 SELECT
   id,
@@ -33,7 +33,7 @@ SELECT
   dur,
   category,
   name,
-  'device ' || device || IFNULL(' stream ' || stream, '') AS place
+  'device ' || device || IFNULL(' stream ' || stream, '') AS track
 FROM molprof_gpu_work
 WHERE dur >= $at_least_ns
 UNION ALL
@@ -44,7 +44,7 @@ SELECT
   slice.category,
   slice.name,
   'process ' || process.pid || ' thread '
-  || COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid) AS place
+  || COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid) AS track
 FROM slice
 JOIN thread_track ON slice.track_id = thread_track.id
 JOIN thread USING (utid)

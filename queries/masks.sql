@@ -30,7 +30,7 @@ SELECT
   IIF(step.source = 'molprof', generated.sequences, step.prompt_sequences + step.generating_sequences) AS sequences,
   step.least_tokens = step.most_tokens AS is_plain,
   found.masks,
-  found.stretch,
+  found.span,
   found.position
 FROM molprof_any_step AS step
 JOIN _molprof_fact_mask_step AS found ON found.step_id = step.id
@@ -115,7 +115,7 @@ CREATE PERFETTO TABLE molprof_mask_step(
   -- prefill, decode and so on, as in molprof.steps.
   kind STRING,
   -- Number of the span of decode steps with as many sequences and masks, one after the other; null for other steps.
-  stretch LONG,
+  span LONG,
   -- Number of the step in its span, from 0.
   position LONG,
   -- Sequences of the step; null where not known.
@@ -208,7 +208,7 @@ SELECT
   ts,
   dur,
   kind,
-  IIF(kind = 'decode', stretch, NULL) AS stretch,
+  IIF(kind = 'decode', span, NULL) AS span,
   IIF(kind = 'decode', position, NULL) AS position,
   sequences,
   masks,

@@ -77,7 +77,7 @@ CREATE PERFETTO VIEW molprof_frame(
   module STRING,
   -- Process.
   upid JOINID(process.id),
-  -- Thread number, also of slices that the reader moved to another lane.
+  -- Thread number, also of slices that the reader moved to a sub-track.
   tid LONG
 ) AS
 SELECT
@@ -113,7 +113,7 @@ CREATE PERFETTO VIEW molprof_call_origin(
   -- Rank; null unless the trace is of several ranks.
   rank LONG,
   upid JOINID(process.id),
-  -- Thread number, also of calls that the reader moved to another lane.
+  -- Thread number, also of calls that the reader moved to a sub-track.
   tid LONG,
   -- Kernels that it started.
   kernels LONG,
@@ -188,7 +188,7 @@ CREATE PERFETTO VIEW molprof_operator_origin(
   -- Track: operators of one are inside each other or one after the other.
   track_id JOINID(thread_track.id),
   upid JOINID(process.id),
-  -- Thread number, also of operators that the reader moved to another lane.
+  -- Thread number, also of operators that the reader moved to a sub-track.
   tid LONG,
   -- The operator that calls it; null where none does.
   caller_id JOINID(slice.id),

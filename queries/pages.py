@@ -23,7 +23,7 @@ def module_list(modules: Mapping[str, Module], terminal: int | None) -> str:
 
 
 def module_page(module: Module) -> str:
-    """Purpose, objects, example and SQL of a module."""
+    """Return purpose, objects, example and SQL of a module."""
     blocks = [f"{module.key}\n{'=' * len(module.key)}"]
     blocks.extend(textwrap.fill(paragraph, _WIDTH) for paragraph in module.comment)
     for entry in module.entries:

@@ -1,6 +1,6 @@
 -- Ranks of a trace that was merged from the traces of several: each process with its rank.
 --
--- The reader begins the names of processes with 'rank N: ' if process numbers or names of a merged trace tell the ranks
+-- The reader begins the names of processes with 'rank N: ' if process numbers or names of a merged trace show the ranks
 -- apart. The trace of one rank has no rows: its rank is in the file's distributedInfo, which SQL does not see.
 --
 -- Example:

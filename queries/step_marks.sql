@@ -1,7 +1,7 @@
 -- What may mark steps, by rank: annotations, functions of engines, loops of transformers.
 --
 -- The steps of a trace are the marks of the lowest rank that it has, so that none counts twice: molprof's annotations
--- (10), those of engines (30), their functions where no annotation tells more (31 and 32), loops of transformers (35),
+-- (10), those of engines (30), their functions where no annotation shows more (31 and 32), loops of transformers (35),
 -- the profiler's ProfilerStep#N (40), annotations of the program's own (70), and forwards in a loop of the user's (80).
 --
 -- Example:

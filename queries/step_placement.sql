@@ -1,6 +1,6 @@
 -- The step of each runtime call, and of each leaf operator where no GPU calls are recorded.
 --
--- Steps are those of molprof.step_lanes. Of overlapping steps, the last that began counts.
+-- Steps are those of molprof.open_steps. Of overlapping steps, the last that began counts.
 --
 -- Example:
 --   SELECT slice.name, COUNT() AS count

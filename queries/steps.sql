@@ -4,7 +4,7 @@
 -- sums over sequences as c_sk=K g_sk=K; vLLM's execute_context_C(...)_generation_G(...) and
 -- execute_N_context_C(...)_generation_G(...), with such sums as sqTskK; ProfilerStep#N; and names of a program's own
 -- that hold "step" or "iter" with a number, or end in "step", such as "decode step 12". Where no annotation of an engine
--- tells more, its functions are steps. No step counts twice: molprof.step_marks has the order in which marks are tried,
+-- shows more, its functions are steps. No step counts twice: molprof.step_marks has the order in which marks are tried,
 -- and of nested steps the outermost counts.
 --
 -- Example:

@@ -37,12 +37,12 @@ FROM slice
 WHERE category = 'molprof.sequence'
 ORDER BY sequence, id;
 
--- The values of arrays of sequences, by field and place in it. Keys are args.token_id[12], with the place in brackets.
+-- The values of arrays of sequences, by field and position. Keys are args.token_id[12], with the position in brackets.
 CREATE PERFETTO VIEW _molprof_sequence_value AS
 SELECT
   sequence.sequence,
   sequence.batch,
-  CAST(SUBSTR(args.key, LENGTH(args.flat_key) + 2) AS INT) AS place,
+  CAST(SUBSTR(args.key, LENGTH(args.flat_key) + 2) AS INT) AS position,
   args.flat_key AS field,
   args.int_value,
   args.string_value,
@@ -66,7 +66,7 @@ ORDER BY id;
 CREATE PERFETTO TABLE molprof_token(
   sequence LONG,
   batch LONG,
-  -- Place in the sequence, from 0.
+  -- Position in the sequence, from 0.
   position LONG,
   -- Step of the batch that generated it: its position, unless a step generated several tokens of a sequence.
   step LONG,
@@ -90,7 +90,7 @@ WITH
     SELECT
       sequence,
       batch,
-      place AS position,
+      position,
       MAX(IIF(field = 'args.token_id', int_value, NULL)) AS token_id,
       MAX(IIF(field = 'args.text', string_value, NULL)) AS text,
       MAX(IIF(field = 'args.kind', string_value, NULL)) AS kind,
@@ -99,7 +99,7 @@ WITH
       MAX(IIF(field = 'args.step', int_value, NULL)) AS step
     FROM _molprof_sequence_value
     WHERE field IN ('args.token_id', 'args.text', 'args.kind', 'args.block', 'args.step')
-    GROUP BY sequence, batch, place
+    GROUP BY sequence, batch, position
   )
 SELECT
   token.sequence,

@@ -3,10 +3,10 @@
 -- The median is over decode steps if any are recorded, else over all; of an even number, the shorter of the middle two.
 --
 -- Example:
---   SELECT kind, lane, class, COUNT() AS count, SUM(dur) AS time_ns
+--   SELECT kind, device_stream, class, COUNT() AS count, SUM(dur) AS time_ns
 --   FROM molprof_step_interval
---   GROUP BY kind, lane, class
---   ORDER BY kind, lane, time_ns DESC, class;
+--   GROUP BY kind, device_stream, class
+--   ORDER BY kind, device_stream, time_ns DESC, class;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
@@ -70,7 +70,7 @@ CREATE PERFETTO TABLE molprof_step_interval(
   -- (work that the step's calls started, whenever it ran, and other work that ran during the step).
   kind STRING,
   -- device/stream of GPU work; null for any other.
-  lane STRING,
+  device_stream STRING,
   -- Phase, or name of the call, operator or work.
   name STRING,
   -- Class of GPU work, name of an operator; null for any other.
@@ -98,7 +98,7 @@ WITH
     LEFT JOIN _molprof_work AS work ON work.call_id = placed.id
   ),
   item AS (
-    SELECT phase.id, 'phase' AS kind, NULL AS lane, phase.phase AS name, NULL AS class, phase.ts, phase.dur, 1 AS own
+    SELECT phase.id, 'phase' AS kind, NULL AS device_stream, phase.phase AS name, NULL AS class, phase.ts, phase.dur, 1 AS own
     FROM molprof_phase AS phase
     JOIN molprof_step AS own ON own.batch = phase.batch AND own.step = phase.step
     JOIN molprof_typical_step AS step ON step.id = own.id
@@ -153,7 +153,7 @@ WITH
 SELECT
   item.id,
   item.kind,
-  item.lane,
+  item.device_stream,
   item.name,
   item.class,
   item.ts - step.ts AS start_ns,

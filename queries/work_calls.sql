@@ -14,7 +14,7 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
--- Numbers of which it cannot be told which call started the work: their work is linked to none.
+-- Ambiguous numbers, of which the call that started the work is unknown: their work is linked to none.
 CREATE PERFETTO VIEW molprof_ambiguous_call(
   -- Rank; null unless the trace is of several ranks.
   rank LONG,
@@ -31,7 +31,7 @@ FROM _molprof_fact_shared_number
 WHERE is_ambiguous
 ORDER BY rank, correlation;
 
--- Which call started which GPU work; work whose call is not recorded, or cannot be told, has no row.
+-- Which call started which GPU work; work whose call is not recorded, or ambiguous, has no row.
 -- Of several calls with the number, launches go first, then the earliest.
 CREATE PERFETTO VIEW molprof_gpu_work_call(
   -- The kernel, copy or set.

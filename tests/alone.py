@@ -1,4 +1,4 @@
-"""What one process of the tests does at a time, so that the others find it done."""
+"""Locks for work that only one process of the tests does at a time; the others find it done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of benchmark results, made by hand, and what stands for measuring. Imports no torch."""
+"""Files of benchmark results, made by hand, and stand-ins for measurements. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real traces whose events are removed or changed, for tests of what is then certain."""
+"""Real traces with events removed or changed, for tests of the certificate."""
 
 from __future__ import annotations
 

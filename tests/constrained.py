@@ -1,4 +1,4 @@
-"""Processors over the presets' vocabularies, without a model, and what they allow."""
+"""Processors over the presets' vocabularies, without a model, and the tokens that they allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stand-in for trace_processor_shell, for tests of the way to a native one."""
+"""A stand-in for trace_processor_shell, for tests of native trace processors."""
 
 from __future__ import annotations
 

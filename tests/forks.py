@@ -1,4 +1,4 @@
-"""Copies of this process, which need not import anything: of a call, and of what molprof starts."""
+"""Forks of the test process, which need no imports: of a call, and of processes that molprof starts."""
 
 from __future__ import annotations
 

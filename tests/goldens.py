@@ -1,4 +1,4 @@
-"""What commands print of known input, command by command, and the files in `tests/goldens/` that hold it.
+"""Golden files: the output of commands on known input, compared with `tests/goldens/` or written there.
 
     python tests/goldens.py            # which files differ
     python tests/goldens.py --write    # make them anew

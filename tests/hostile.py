@@ -1,4 +1,4 @@
-"""Random inputs as files may hold them, plausible and hostile in turn: traces, manifests, grids, requests, schemas."""
+"""Random inputs, plausible and hostile in turn: traces, manifests, grids, requests, schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a recording ends, work that cannot last so long, and syncs that outlast recorded work, found a plain way."""
+"""A plain reference for ends of recordings, work that cannot last so long, and syncs that outlast recorded work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts about intervals, found a second, plain way: lists and loops, written from the definitions in the docs.
+"""A plain reference for facts about intervals: lists and loops, written from the definitions in the docs.
 
 Times are ns. A piece of work runs on a device, and may know the call that started it; a thread is the number of its
 track, on which its operators, calls and masks are.

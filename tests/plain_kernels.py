@@ -1,4 +1,4 @@
-"""A second, plain way to count what findings say of kernels: in order, stream by stream, from a file's own events."""
+"""A plain reference for counts in findings on kernels: in order, stream by stream, from a file's own events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What links calls and GPU work, found a second, plain way: loops over the slices that SQL shows, and their args."""
+"""A plain reference for links of calls and GPU work: loops over the slices that SQL shows, and their args."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ EXPECTED: dict[str, tuple[str, str | None, Callable[[PlainLinks], Rows]]] = {
     ),
     "_molprof_fact_host_sync": ("id", None, host_syncs),
     "_molprof_fact_host_total": ("*", None, lambda trace: [(*key, *total) for key, total in trace.totals.items()]),
-    "_molprof_fact_step_lane": ("*", None, lambda trace: lanes(ask(trace.engine, _STEPS, "steps"))),
+    "_molprof_fact_open_step": ("*", None, lambda trace: lanes(ask(trace.engine, _STEPS, "steps"))),
 }  # fmt: skip
 
 

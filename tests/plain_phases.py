@@ -1,4 +1,4 @@
-"""Phases and steps of transformers' loops, found a second, plain way: one slice after the other, in lists."""
+"""A plain reference for phases and steps of transformers' loops: one slice after the other, in lists."""
 
 from __future__ import annotations
 

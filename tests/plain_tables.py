@@ -1,4 +1,4 @@
-"""What SQL shows of facts, found a second, plain way in the slices that SQL shows (`plain_facts.py`)."""
+"""A plain reference for the SQL tables of facts, from the slices that SQL shows (`plain_facts.py`)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class PlainTrace:
 
     @cached_property
     def step_lanes(self) -> list[Lane]:
-        rows = ask(self.engine, "SELECT id, upid, tid, ts, ts_end FROM molprof_step_lane", "step_lanes")
+        rows = ask(self.engine, "SELECT id, upid, tid, ts, ts_end FROM molprof_open_step", "open_steps")
         return [Lane(*row) for row in rows]
 
     @cached_property
@@ -255,7 +255,7 @@ def exposed(trace: PlainTrace, key_of: Callable[[Piece], Any]) -> Rows:
 
 
 _CHAIN_NAMES = """
-SELECT part.chain, part.form, part.place, work.category, work.name
+SELECT part.chain, part.form, part.position, work.category, work.name
 FROM molprof_chain_kernel AS part
 LEFT JOIN molprof_work_total AS work ON LOWER(work.name) GLOB part.pattern AND NOT LOWER(work.name) GLOB part.unless
 """

@@ -1,4 +1,4 @@
-"""A captured run made to order: its tokens, and what each phase of a step costs, in the trace and unprofiled.
+"""A captured run made to order: its tokens, and the cost of each phase of a step, in the trace and unprofiled.
 
 Every step is recorded. Within a phase the CPU first issues (the GPU idle), then waits in a call for an idle GPU, then
 the GPU works. The profiler makes issuing take twice as long, and nothing else.

@@ -1,4 +1,4 @@
-"""The GitHub Action that compares two traces: its steps, run as a shell runs them."""
+"""The GitHub Action that compares two traces works: its steps, run as a shell runs them."""
 
 from __future__ import annotations
 

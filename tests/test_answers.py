@@ -1,4 +1,4 @@
-"""Answers to prompts of one's own: JSON lines, schemas, checks, what is shown of answers, tokens that lead nowhere."""
+"""Answers to a user's prompts are judged right: JSON lines, schemas, checks, repetitive tokens; and shown."""
 
 from __future__ import annotations
 

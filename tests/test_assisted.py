@@ -1,4 +1,4 @@
-"""transformers' assisted decoding: the texts of `generate`, and what came of each drafted token."""
+"""transformers' assisted decoding writes the texts of `generate`, and the fate of each draft is counted."""
 
 from __future__ import annotations
 

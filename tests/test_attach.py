@@ -1,4 +1,4 @@
-"""`molprof attach`: what is sent to a server, what is timed, and that its profiler is off afterwards, come what may."""
+"""`molprof attach` sends what it should, times it, and always leaves the server's profiler off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows of a server in production: within bounds, into the history, and the profiler off whatever happens."""
+"""Windows of a production server stay within bounds, reach the history, and always leave the profiler off."""
 
 from __future__ import annotations
 

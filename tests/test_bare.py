@@ -1,4 +1,4 @@
-"""Recording without RDKit and without what only the analysis needs: what works, and what names the missing package."""
+"""Recording works without RDKit and the packages of the analysis; errors name the missing package."""
 
 from __future__ import annotations
 

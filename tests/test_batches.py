@@ -1,4 +1,4 @@
-"""Prompts cut into batches: their order, shapes and bounds, what does not fit, and what sorting by length saves."""
+"""Prompts are cut into batches in the right order, shape and bounds; misfits are refused; sorting saves steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Benchmarks: cases and grids, a run of cases whatever becomes of them, what is measured, the commands."""
+"""Benchmarks: cases and grids, runs that survive any case, measured figures, the commands."""
 
 from __future__ import annotations
 

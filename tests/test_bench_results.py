@@ -1,4 +1,4 @@
-"""The file of results: written whole, what is no line of it, and what is summed up, shown and drawn."""
+"""The results file is written whole, refuses broken lines, and is summed up, shown and drawn right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripts of benchmarks/: what they keep, how they go on, and what their tables count."""
+"""The scripts of benchmarks/ store results, resume, and count right in their tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real browser: pages open without errors and ask for nothing, the Perfetto UI shows what `molprof open` serves."""
+"""In a real browser, pages open without errors or requests, and the Perfetto UI shows the served trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache: what it keeps equals what is new, is never of another file, option or damaged entry, and is bounded."""
+"""The cache returns the same as a new read, never of another file, option or damaged entry, in bounded space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole captures of random tiny models: what is in the trace adds up, and what a failure leaves."""
+"""Whole captures of random tiny models: figures of the trace add up, and a failure leaves nothing wrong."""
 
 from __future__ import annotations
 

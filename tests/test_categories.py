@@ -1,4 +1,4 @@
-"""Traces of older versions of Kineto and of other devices: what SQL reads of them, and what is not read."""
+"""Traces of older versions of Kineto and of other devices: SQL reads their categories, or says what it left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The certificate of real traces whose events are removed or moved: doubts are named, the truth is in the bounds."""
+"""The certificate of changed real traces names each doubt, and its bounds contain the truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: help, output, exit codes, and what is left behind. As a process where the process is the point."""
+"""The command line: help, output, exit codes, and files left behind, in a real process where that matters."""
 
 from __future__ import annotations
 

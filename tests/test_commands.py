@@ -1,4 +1,4 @@
-"""Commands as a person types them: help of one screen, subcommands, former names, and names of traces."""
+"""Commands as a person types them: help on one screen, subcommands, former names, and names of traces."""
 
 from __future__ import annotations
 

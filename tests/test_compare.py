@@ -1,4 +1,4 @@
-"""What may be compared, refusals, notes, rows and the verdict; stored reports in place of traces."""
+"""Comparisons: which runs are comparable, refusals, notes, rows and verdict; stored reports in place of traces."""
 
 from __future__ import annotations
 

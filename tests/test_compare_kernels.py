@@ -1,4 +1,4 @@
-"""Two traces kernel by kernel: literal events with known sums. Those of real traces are in `tests/goldens`."""
+"""Two traces kernel by kernel: sums of literal events are exact. Those of real traces are in `tests/goldens`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of runs that a comparison begins with, the run that the others are compared with, what is told once."""
+"""A comparison begins with a table of runs, against the right base; shared notes appear once."""
 
 from __future__ import annotations
 

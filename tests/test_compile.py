@@ -1,4 +1,4 @@
-"""The compiled forward with a static cache: one shape, compiled once, with a processor and without."""
+"""The compiled forward with a static cache compiles one shape once, with a processor and without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What names tell: what torch.compile left in a trace, and the type of the numbers of a product."""
+"""Names of kernels and slices show what torch.compile generated, and the number type of products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The finding about the constraint: it leads, small or not, and what it advises is what this run can follow."""
+"""The finding about the constraint comes first, small or not, and its advice suits the run."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_every_recorded_run_with_a_processor_begins_with_it(path: Path) -> None:
 def test_an_engine_with_a_grammar() -> None:
     folder = Path(str(CORPUS)) / "engines"
     first, *others = [item for item in api.report(folder / "vllm_json_xgrammar.json.gz").findings if not item.warning]
-    assert (first.id, first.place) == ("constraint", "xgrammar/matcher.py(332): fill_next_token_bitmask")
+    assert (first.id, first.location) == ("constraint", "xgrammar/matcher.py(332): fill_next_token_bitmask")
     assert "4 grammars compiled" in first.evidence
     assert "--structured-outputs-config.backend" in first.fix
     assert "to fill one row p50" in first.evidence

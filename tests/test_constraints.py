@@ -1,4 +1,4 @@
-"""Token tables and their compilers: what may follow in a text."""
+"""Token tables and their compilers allow exactly the texts that they should."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""transformers' continuous batching against its `generate`: the same texts, and captures whose sums hold."""
+"""transformers' continuous batching writes the texts of `generate`, in captures whose sums hold."""
 
 from __future__ import annotations
 

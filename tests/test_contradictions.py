@@ -1,4 +1,4 @@
-"""Figures of one quantity that stand in several places: they are equal, or each says which one it is."""
+"""Figures of one quantity in several places are equal, or each says which one it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replays of small traces, worked out by hand; of recorded traces a replay without changes is the trace itself."""
+"""Replays of small traces equal results by hand; a replay without changes equals the recorded trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage that leaves a trace readable: what it makes uncertain is never called exact, and is named."""
+"""Damage that leaves a trace readable: figures that it makes uncertain are never called exact, and are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo: what it says while it works, and what it says of both presets at its end."""
+"""The demo reports its progress, and ends with the comparison of both presets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The difference between two runs of which the truth is known: each cause is explained as itself, and adds up."""
+"""The difference between two runs with a known cause is explained by that cause, and adds up."""
 
 from __future__ import annotations
 

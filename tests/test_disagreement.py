@@ -1,4 +1,4 @@
-"""The pass for disagreement on literal scores; `test_capture.py` compares it with a full forward."""
+"""The pass for disagreement is right on literal scores; `test_capture.py` compares it with a full forward."""
 
 from __future__ import annotations
 

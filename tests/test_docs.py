@@ -1,4 +1,4 @@
-"""What pages say holds: commands parse, examples and recipes run, the SQL package is documented to the last column."""
+"""The docs are true: commands parse, examples and recipes run, every SQL column is documented."""
 
 from __future__ import annotations
 

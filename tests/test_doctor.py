@@ -1,4 +1,4 @@
-"""The doctor: what it tries, and the command on machines that lack something, by packages that only say so."""
+"""The doctor finds what works and what is missing, also on machines without packages or a GPU."""
 
 from __future__ import annotations
 

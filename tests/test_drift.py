@@ -1,4 +1,4 @@
-"""`molprof drift`: coordinates of files, figures that are known, and no torch. Goldens hold its output."""
+"""`molprof drift` on files of coordinates gives known figures, without torch. Goldens hold its output."""
 
 from __future__ import annotations
 

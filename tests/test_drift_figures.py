@@ -1,4 +1,4 @@
-"""Junk by counting rule, examples of it, and the figures of disagreement."""
+"""Junk is counted by each rule, with examples; figures of disagreement are right."""
 
 from __future__ import annotations
 

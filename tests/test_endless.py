@@ -1,4 +1,4 @@
-"""Traces without an end: how much is read is told, and one line ends it before memory does."""
+"""Endless traces: progress is reported, and one line ends the read before memory runs out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trace processor: columns, SQL packages and errors, the same whichever way it is had; where it comes from."""
+"""The trace processor gives the same columns, SQL packages and errors in each form, and is found where it should be."""
 
 from __future__ import annotations
 

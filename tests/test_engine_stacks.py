@@ -1,4 +1,4 @@
-"""A captured run whose trace has the engine's functions too: what it does for masks is told apart."""
+"""In a captured run with the engine's own functions, the time of masks is separated."""
 
 from __future__ import annotations
 

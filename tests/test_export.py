@@ -1,4 +1,4 @@
-"""`molprof export`: any trace processor finds in the file what molprof finds, and molprof reads it as the original."""
+"""`molprof export`: any trace processor finds molprof's facts in the file, and molprof reads it as the original."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts about intervals equal what plain loops find: on small random input, on random and on recorded traces."""
+"""Facts about intervals equal the plain reference: on small random input, on random and on recorded traces."""
 
 from __future__ import annotations
 

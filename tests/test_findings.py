@@ -1,4 +1,4 @@
-"""Findings: each rule fires on a trace built for it, with exact figures and gain, and not beside its threshold.
+"""Findings: each rule fires on a trace built for it, with exact figures and gain, and not just below its threshold.
 
 The findings of public traces, in their order, are in `tests/goldens`.
 """

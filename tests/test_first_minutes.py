@@ -1,4 +1,4 @@
-"""What a new user meets first: a script beside the checkout's folders, options behind a script, objects at a prompt."""
+"""A new user's first steps work: a script next to molprof's folders, options behind a script, objects at a prompt."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_a_product_that_is_slow_once_is_no_matter_of_its_precision() -> None:
     # Of three runs of [8, 1024] by [1024, 256] one takes 2440.7 µs, the others 9.7 and 9.5; the last two gain nothing.
     assert "fp32_matmul" not in found
     assert found["slow_runs"].figures == {"runs": 1, "beyond_ns": 2440719 - 9696}
-    assert found["slow_runs"].place == "aten::mm"
+    assert found["slow_runs"].location == "aten::mm"
     assert "takes 2.44 ms, others of its sizes 9.70 µs" in found["slow_runs"].evidence
 
 
@@ -186,7 +186,7 @@ def test_exposed_time_has_its_own_place(tmp_path: Any) -> None:
     ]  # fmt: skip
     found = findings(tmp_path, plain(events))["communication"]
     assert found.figures["exposed_ns"] == 400_000
-    assert (found.place, found.place_ratio) == ("alone", 0.75)
+    assert (found.location, found.location_ratio) == ("alone", 0.75)
 
 
 def test_a_note_about_much_of_the_time_stays_on_the_screen(tmp_path: Any) -> None:

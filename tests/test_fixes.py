@@ -1,4 +1,4 @@
-"""What findings say can be gained and done: bounds of the fix that is named, fixes that fit the device and program."""
+"""Gains and fixes of findings are right: bounded for the named fix, and suited to the device and program."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_zero_grad_costs_its_launches_and_kernels(tmp_path: Path) -> None:
         "kernels": 10, "gpu_ns": 40_000, "gaps": 10, "idle_ns": idle_ns, "host_ns": 210_000, "calls": 1,
     }  # fmt: skip
     assert found.gain_ratio == pytest.approx((210 + 40) / (2 + 820 + 500), rel=0.01)
-    assert found.place == "Optimizer.zero_grad#SGD.zero_grad"
+    assert found.location == "Optimizer.zero_grad#SGD.zero_grad"
     assert found.part_of == "launch_bound"
     assert "set_to_none=True" in found.fix
     assert "zero_grad" not in findings(tmp_path, train())
@@ -384,7 +384,7 @@ def test_a_gap_before_what_torchscript_specialized(tmp_path: Path) -> None:
     every = findings(tmp_path, scripted(40_000))
     found = every["jit_specialization"]
     assert found.figures == {"gaps": 1, "idle_ns": 40_000_000, "longest_ns": 40_000_000}
-    assert found.place == "fallback_function in delta_r2"
+    assert found.location == "fallback_function in delta_r2"
     assert found.part_of == "host_work"
     assert "TorchScript specializes in its first calls" in every["host_work"].fix
     assert "TorchScript specializes for 40.0 ms before fallback_function in delta_r2" in every["cold_start"].evidence

@@ -1,4 +1,4 @@
-"""Frames against plain loops: trees of parents, lanes, ranges, layers, lifetimes of memory; and very deep nesting."""
+"""Frames equal the plain reference: parents, sub-tracks, ranges, layers, lifetimes of memory; very deep nesting."""
 
 from __future__ import annotations
 

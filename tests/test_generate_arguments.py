@@ -1,4 +1,4 @@
-"""Constraints that a program gives to `generate` as arguments: their time, their names, and what compare says."""
+"""Constraints in arguments of `generate` are found: their time, their names, and their part in comparisons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces of transformers' own loops, recorded with torch.profiler alone: steps, phases and logits processors."""
+"""Traces of transformers' own loops by torch.profiler alone show steps, phases and logits processors."""
 
 from __future__ import annotations
 

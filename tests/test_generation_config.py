@@ -1,4 +1,4 @@
-"""What a model's own generation config declares: followed, refused by name, or told as not followed."""
+"""A model's own generation config is followed, refused by name, or reported as not followed."""
 
 from __future__ import annotations
 

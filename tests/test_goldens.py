@@ -1,4 +1,4 @@
-"""What people and programs read stays as it is: each command of `tests/goldens.py` prints what its golden file says."""
+"""Output stays as it is: each command of `tests/goldens.py` prints its golden file."""
 
 from __future__ import annotations
 

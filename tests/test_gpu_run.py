@@ -1,4 +1,4 @@
-"""Captures on a GPU: figures of the report against the file's own events, counted the plain way.
+"""Captures on a GPU: figures of the report equal plain counts of the file's own events.
 
 `goldens/given/gpu-*.json.gz` are real captures of a CPU to which a GPU's calls and work were added: no time of them was
 measured. Goldens hold their reports, findings and comparison.

@@ -1,4 +1,4 @@
-"""Graphs opened with the trace of their capture: literal captures and replays. `tests/goldens` has a public pair."""
+"""Graphs are opened with the trace of their capture: literal ones here, a public pair in `tests/goldens`."""
 
 from __future__ import annotations
 

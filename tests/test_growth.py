@@ -1,4 +1,4 @@
-"""Twice as many events cost twice as much, whatever there is much of: instructions and calls are counted."""
+"""Twice as many events cost twice as much, for every kind of event: instructions and calls are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first screen: what bounds the time, what it went to, steps, classes of GPU work, and traces of the CPU alone."""
+"""The first screen: what bounds the time, its parts, steps, classes of GPU work, also for traces of the CPU alone."""
 
 from __future__ import annotations
 

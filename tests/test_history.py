@@ -1,4 +1,4 @@
-"""Results over time: what is kept, where figures change, and what else does there."""
+"""A history keeps results, and shows where figures change and what else changed there."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_result_is_added_once(history: Path) -> None:
     assert code == 3
     assert "1.json added to other: 1\n" in said
     assert "1 of 2 results could not be read, first cut.json is truncated" in said
-    assert "1.json is there already, and stays as it is in other: 1\n" in called(line, history)[2]
+    assert "1.json is already in other: 1\n" in called(line, history)[2]
 
 
 def test_without_otava(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Random inputs: what they hold, or an error in one line; never a traceback, and never another count.
+"""Random inputs give their content or an error in one line; never a traceback or a wrong count.
 
 MOLPROF_FUZZ_RUNS sets how many of each kind; `fuzz.py` tries them for as long as it may.
 """

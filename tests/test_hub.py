@@ -1,4 +1,4 @@
-"""Names that are no preset: one request to the hub, an answer at once, and the hub's cache where it is not there."""
+"""Unknown model names cost one short request to the hub, or none: its cache answers where the hub cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that installs what is missing works for a checkout, and names all of it."""
+"""The command for missing packages works for a checkout, and names all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs without a cluster: what a task wrote and what Slurm says become its state; a job's folder; many cases here.
+"""Jobs without a cluster: states follow from tasks' records and Slurm's reports; a job's folder; many cases here.
 
 Slurm's commands are scripts that print what a test puts into files.
 """

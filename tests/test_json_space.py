@@ -1,4 +1,4 @@
-"""How much white space engines allow between the tokens of JSON, and which form of JSON `drift --schema` speaks of."""
+"""The white space that engines allow between the tokens of JSON, and the form that `drift --schema` uses."""
 
 from __future__ import annotations
 

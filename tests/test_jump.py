@@ -1,4 +1,4 @@
-"""molprof's own decoding loop against transformers' `generate`: the same text, logits, phases and distribution."""
+"""molprof's own decoding loop equals transformers' `generate`: text, logits, phases and distribution."""
 
 from __future__ import annotations
 

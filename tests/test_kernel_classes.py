@@ -1,4 +1,4 @@
-"""Classes of kernels: communication, optimizers, what is perhaps communication; and what kernels can gain."""
+"""Kernels get the right class: communication, optimizers, perhaps communication; and gains of kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is killed while it answers is named as gone, whatever of the answer had come."""
+"""A server that is killed while it answers is reported as gone, however much of the answer had come."""
 
 from __future__ import annotations
 

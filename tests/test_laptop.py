@@ -1,4 +1,4 @@
-"""The commands where Linux's own calls and files are missing, as on macOS: they print what they print on Linux.
+"""Commands print the same without Linux's own calls and files, as on macOS.
 
 What a child process lacks is deleted before it imports anything, so that an unguarded use fails here too.
 """

@@ -1,4 +1,4 @@
-"""Latencies of requests that join a batch: from when steps begin and end, in every timed pass."""
+"""Latencies of requests that join a batch follow from the begin and end of steps, in every timed pass."""
 
 from __future__ import annotations
 

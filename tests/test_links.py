@@ -1,4 +1,4 @@
-"""Which call started which GPU work: as plain loops find it, on random input, on random and on recorded traces."""
+"""Links of calls and GPU work equal the plain reference, on random input, on random and on recorded traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading models: from a folder, and what is refused."""
+"""Models load from a folder; unusable ones are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of facts with more text than the trace processor takes in one request."""
+"""Tables of facts may have more text than the trace processor takes in one request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long texts in a trace: read in bounded memory, names as their beginning, length and hash."""
+"""Long texts in a trace are read in bounded memory; names are shown by beginning, length and hash."""
 
 from __future__ import annotations
 

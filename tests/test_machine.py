@@ -1,4 +1,4 @@
-"""Watching the machine: what files of the system say, what is in doubt, and how threads are chosen."""
+"""The machine is watched right: figures of the system's files, doubts about times, the number of threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver's library knows of the GPU that passes run on, by a library that says so."""
+"""Figures of the GPU during passes come from the driver's library, here a stand-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phase marks: their order, their times on a fake clock, what is recorded at them, and that they leave nothing."""
+"""Phase marks come in order, with exact times on a fake clock, are recorded, and leave nothing behind."""
 
 from __future__ import annotations
 

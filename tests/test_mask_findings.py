@@ -1,4 +1,4 @@
-"""Findings of constrained decoding in engines: each fires on a trace built for it, and not beside its threshold."""
+"""Findings on masks in engines: each fires on a trace built for it, and not just below its threshold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masked logits, counted for any processor by what comes out of it."""
+"""Masked logits are counted for any processor, by its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks along JSON schemas: sets read, text by keyword, engines measured, processes that end, two engines compared."""
+"""Masks along JSON schemas: sets and keywords are read, engines measured and compared, whatever a process does."""
 
 from __future__ import annotations
 

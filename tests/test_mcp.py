@@ -1,4 +1,4 @@
-"""`molprof mcp` over stdio, asked by a client of the SDK: questions about public traces, and what it refuses."""
+"""`molprof mcp` over stdio answers questions of the SDK's client about public traces, and refuses others."""
 
 from __future__ import annotations
 

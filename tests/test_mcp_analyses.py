@@ -1,4 +1,4 @@
-"""Tools of `molprof mcp` that answer with the data of documents: the same as --format json, and what is left out."""
+"""Tools of `molprof mcp` return the data of --format json, and say what they leave out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The advice on a constraint names engines that were measured beside the trace, and where; of one constraint alone."""
+"""The advice on a constraint names faster engines, measured in the trace's folder on the same constraint."""
 
 from __future__ import annotations
 

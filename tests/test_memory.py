@@ -1,4 +1,4 @@
-"""The memory that a trace needs against the memory that there is."""
+"""Reading stops before a trace needs more memory than there is."""
 
 from __future__ import annotations
 

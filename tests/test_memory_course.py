@@ -1,4 +1,4 @@
-"""Memory of a trace: what lives at the peak, how it grows and what a batch of N needs, worked out by hand."""
+"""Memory of a trace equals results by hand: the peak, its categories, growth, the need of a batch of N."""
 
 from __future__ import annotations
 

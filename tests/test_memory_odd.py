@@ -1,4 +1,4 @@
-"""Memory events with amounts that cannot be: one line, and never another number."""
+"""Memory events with impossible amounts give one line of error, never a wrong number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that are missing or impossible: bounds hold the truth, and findings and headline step back."""
+"""Missing or impossible records: bounds contain the truth, and findings and headline claim less."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_an_annotation_that_overlaps_a_function_in_part(tmp_path: Path, shift: f
         if event["name"] == "forward_pass":
             event["ts"] += shift
     path = tiny_trace.write(tmp_path / "frame.json", content)
-    assert finding(api.report(path), "launch_bound").place == "train.py(20): forward"
+    assert finding(api.report(path), "launch_bound").location == "train.py(20): forward"
     inside = api.query(
         path,
         "SELECT COUNT() AS launches FROM slice WHERE name = 'cudaLaunchKernel' AND EXISTS("

@@ -1,4 +1,4 @@
-"""Molecules and prompts of files: which column is read, what is said of a bad file, what a pickle may do."""
+"""Molecules and prompts of files: the right column is read, bad files are explained, pickles hold plain data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Molecules as texts of tokens: templates, placeholders, what coordinates need, kinds of tokens, validity."""
+"""Molecules as tokens: templates, placeholders, tokens that coordinates need, kinds of tokens, validity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces in Perfetto's own format: one run in every form has one report; what packets may hold; damage by its byte."""
+"""Traces in Perfetto's own format: one run has one report in every form; damage is named by its byte."""
 
 from __future__ import annotations
 

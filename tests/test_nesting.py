@@ -1,4 +1,4 @@
-"""Nested slices against plain loops: what is around each, around others, and time that windows share with slices."""
+"""Nested slices equal the plain reference: parents, ancestors, and the time that windows share with slices."""
 
 from __future__ import annotations
 

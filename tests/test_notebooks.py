@@ -1,4 +1,4 @@
-"""The notebooks of the documentation run, and show what they are about."""
+"""The notebooks of the documentation run, and show what they promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Odd options and lines of files: one line, and an exit code, before any work."""
+"""Odd options and lines of files give one line and an exit code, before any work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where GPU work comes from: trees and places against a plain recount and SQL, literal events, captured stacks."""
+"""The origin of GPU work equals a plain recount and SQL: trees and locations of literal events and captured stacks."""
 
 from __future__ import annotations
 
@@ -140,16 +140,16 @@ def test_trees_of_real_traces_add_up_and_equal_a_plain_recount(real: tuple[Path,
 
 
 _WORK = """
-INCLUDE PERFETTO MODULE molprof.call_places;
+INCLUDE PERFETTO MODULE molprof.call_locations;
 SELECT launched.count, launched.time_ns, place.operator, place.source, place.module
-FROM molprof_launched_work AS launched JOIN molprof_call_place AS place USING (place_id)
+FROM molprof_launched_work AS launched JOIN molprof_call_location AS place USING (location_id)
 """
 _IDLE = """
-INCLUDE PERFETTO MODULE molprof.idle_places;
+INCLUDE PERFETTO MODULE molprof.idle_locations;
 SELECT idle.count, idle.time_ns, place.operator, place.source, place.module
-FROM molprof_idle_time AS idle LEFT JOIN slice ON slice.id = idle.place_id
-LEFT JOIN molprof_idle_place AS place USING (place_id)
-WHERE (idle.place_id IS NULL OR place.place_id IS NOT NULL)
+FROM molprof_idle_time AS idle LEFT JOIN slice ON slice.id = idle.location_id
+LEFT JOIN molprof_idle_location AS place USING (location_id)
+WHERE (idle.location_id IS NULL OR place.location_id IS NOT NULL)
   AND (IFNULL(slice.category, '') NOT IN ('cuda_runtime', 'cuda_driver') OR slice.dur < 100000)
 """
 

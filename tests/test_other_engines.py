@@ -1,4 +1,4 @@
-"""outlines-core and lm-format-enforcer as processors, from the folder with vLLM, which has them as its backends."""
+"""outlines-core and lm-format-enforcer work as processors, from the folder with vLLM, which has them as backends."""
 
 from __future__ import annotations
 

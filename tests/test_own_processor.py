@@ -1,4 +1,4 @@
-"""Users' own processors: how they are built, what is said of one that fails, and what is kept then."""
+"""Users' own processors are built from their parameters; a failing one is named, and its steps are kept."""
 
 from __future__ import annotations
 

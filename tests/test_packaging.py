@@ -1,4 +1,4 @@
-"""The shape of the code, what the package must contain, and what the project's files promise each other."""
+"""The code keeps its shape, the package is complete, and the project's files agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A regular expression that Python's re does not read is the engine's to take, and judged where something reads it."""
+"""A regular expression beyond Python's re is passed to the engine, and judged if a package can read it."""
 
 from __future__ import annotations
 

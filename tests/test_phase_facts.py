@@ -1,4 +1,4 @@
-"""Facts about loops of transformers, logits processors and tokens equal what plain loops find, on random input too."""
+"""Facts about transformers' loops, logits processors and tokens equal the plain reference, on random input too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of findings is, and what idle time went to: shares of small traces, and of public ones.
+"""Findings and idle time have the right locations: shares of small traces, and of public ones.
 
 The values of public traces were counted plainly from their events.
 """
@@ -48,8 +48,8 @@ def causes(report: Report) -> dict[str, int]:
 def test_a_place_with_less_than_half_is_told_with_its_share(tmp_path: Path) -> None:
     names = [("aten::first",)] + [("aten::a",)] * 3 + [("aten::b",)] * 2 + [("aten::c",)] * 2
     found = found_in(tmp_path, launched_in(*names))
-    assert (found.place, found.place_ratio) == ("aten::a", pytest.approx(3 / 7))
-    assert found.place_text == "spread, most in aten::a (42.9 % of it)"
+    assert (found.location, found.location_ratio) == ("aten::a", pytest.approx(3 / 7))
+    assert found.location_text == "spread, most in aten::a (42.9 % of it)"
     assert found.evidence.endswith("; by place: this one 3 (285 µs), aten::b 2 (190 µs), aten::c 2 (190 µs)")
 
 
@@ -65,14 +65,14 @@ def test_a_place_has_the_time_of_gaps_and_not_the_most_launches(tmp_path: Path) 
         )
     ]
     found = found_in(tmp_path, plain(many, slow))
-    assert found.place == "aten::slow"
-    assert found.place_ratio == pytest.approx(945 / 1345)
+    assert found.location == "aten::slow"
+    assert found.location_ratio == pytest.approx(945 / 1345)
 
 
 def test_what_is_around_most_of_the_time_is_told_where_no_operator_has_most(tmp_path: Path) -> None:
     backward = [("ConvBackward", "aten::conv_backward", name) for name in ("aten::weight", "aten::input") * 3]
     found = found_in(tmp_path, launched_in(("aten::first",), *backward, ("aten::add",), ("aten::mul",)))
-    assert (found.place, found.place_ratio) == ("aten::conv_backward", pytest.approx(6 / 8))
+    assert (found.location, found.location_ratio) == ("aten::conv_backward", pytest.approx(6 / 8))
     assert found.evidence.endswith("; in it: aten::input 3 (285 µs), aten::weight 3 (285 µs)")
 
 
@@ -86,22 +86,22 @@ def test_steps_and_numbers_of_steps_are_no_places(tmp_path: Path) -> None:
         ]
     found = found_in(tmp_path, content)
     # Of all launches 7 of 8 are in the decoder, of gaps all.
-    assert (found.place, found.place_ratio) == ("decoder", 1)
+    assert (found.location, found.location_ratio) == ("decoder", 1)
 
 
 def test_what_is_around_all_launches_is_left_out(tmp_path: Path) -> None:
     content = launched_in(*[("Model", f"aten::{name}") for name in "aabbcc"])
     found = found_in(tmp_path, content)
-    assert (found.place, found.place_ratio) == ("aten::b", pytest.approx(2 / 5))
-    assert found.place_text == "spread, most in aten::b (40.0 % of it)"
+    assert (found.location, found.location_ratio) == ("aten::b", pytest.approx(2 / 5))
+    assert found.location_text == "spread, most in aten::b (40.0 % of it)"
 
 
 def test_work_without_a_recorded_call_has_no_place(tmp_path: Path) -> None:
     copies = [work("kernel", "direct_copy_kernel", 5000 + 20 * number, 10, 900 + number) for number in range(6)]
     content = plain(slice_("cpu_op", "aten::copy_", 4900, 50), launch(4910, 1, 4950, 10, "direct_copy_kernel"), copies)
     found = found_in(tmp_path, content, "copies")
-    assert (found.place, found.place_ratio) == (None, pytest.approx(6 / 7))
-    assert found.place_text == "no place recorded for 85.7 % of it"
+    assert (found.location, found.location_ratio) == (None, pytest.approx(6 / 7))
+    assert found.location_text == "no location recorded for 85.7 % of it"
     assert found.evidence.endswith("; by place: call not recorded 6 (60.0 µs), aten::copy_ 1 (10.0 µs)")
 
 
@@ -112,7 +112,7 @@ def test_a_gap_with_nothing_recorded_has_no_place_and_is_told_by_what_comes_next
         slice_("cpu_op", "aten::sub", 9020, 60), launch(9040, 2, 9050, 50),
     )  # fmt: skip
     found = found_in(tmp_path, content, "host_work")
-    assert (found.place, found.place_ratio) == (None, pytest.approx(7.9 / 7.97, abs=0.003))
+    assert (found.location, found.location_ratio) == (None, pytest.approx(7.9 / 7.97, abs=0.003))
     assert "; the longest, 7.97 ms, is before aten::sub < fallback_function < delta_r2; by place: " in found.evidence
 
 
@@ -147,8 +147,8 @@ def test_time_in_a_data_loader_is_named_by_it(tmp_path: Path, category: str) -> 
     found = {item.id: item for item in report.findings}
     gap_us = 8320 - 1070  # until the call
     assert found["host_work"].figures["cpu_data_ns"] == 7_000_000
-    assert found["host_work"].place == loader
-    assert found["host_work"].place_ratio == pytest.approx(7000 / gap_us, abs=0.01)
+    assert found["host_work"].location == loader
+    assert found["host_work"].location_ratio == pytest.approx(7000 / gap_us, abs=0.01)
     assert "num_workers" in found["host_work"].fix
     assert "the data loader" in found["limits"].evidence
 
@@ -183,7 +183,7 @@ RIGHT = [
 @pytest.mark.parametrize(("name", "rule", "place", "ratio"), RIGHT)
 def test_places_of_public_traces(name: str, rule: str, place: str | None, ratio: float) -> None:
     found = {item.id: item for item in whole(f"more/{name}").findings}[rule]
-    assert (found.place, found.place_ratio) == (place, pytest.approx(ratio, abs=0.003))
+    assert (found.location, found.location_ratio) == (place, pytest.approx(ratio, abs=0.003))
 
 
 @needs_traces
@@ -210,4 +210,4 @@ def test_the_data_loader_is_the_main_cause_of_idle_time() -> None:
     # 286.877 ms of the gaps are in the data loader; nothing is queued, and no copy under way, in all but 3.
     assert found["cpu_data"] == pytest.approx(286_877_000, rel=0.02)
     (limits,) = (item for item in report.findings if item.id == "limits")
-    assert limits.place_text == "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__ (99.9 % of it)"
+    assert limits.location_text == "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__ (99.9 % of it)"

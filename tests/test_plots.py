@@ -1,4 +1,4 @@
-"""Plots: safe in a page and the same each time, whole, adding up, and refused where there is no data.
+"""Plots are safe in a page, reproducible, complete, add up, and are refused without data.
 
 What they say of whole traces is in the pages in `tests/goldens`.
 """

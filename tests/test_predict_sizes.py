@@ -1,4 +1,4 @@
-"""Runs at other batch sizes: shapes from one run beside those of another, memory, and what is refused."""
+"""Predicted runs at other batch sizes equal recorded ones in shapes and memory; others are refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_rows_of_a_run_that_does_not_tell(tmp_path: Path) -> None:
 def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
     events = [operator("aten::mm", 0, [4, 8], [8, 16]), operator("aten::mul", 20, [6, 4096, 4096], [6, 4096, 4096])]
     path = write(tmp_path / "run.json", {"traceEvents": events})
-    with pytest.raises(TraceError, match="may be in operators of which the shapes do not tell the rows: aten::mul"):
+    with pytest.raises(TraceError, match="may be in operators whose shapes do not show the rows: aten::mul"):
         api.predict_sizes(path, "h100", "8", rows=4)
     training = [operator("aten::threshold_backward", 0, [4, 8], [4, 8])]
     with pytest.raises(TraceError, match="has a backward pass"):

@@ -1,4 +1,4 @@
-"""The packaged checkpoints: what the presets have learned, and what `molprof presets` says of them."""
+"""The packaged checkpoints have learned their task, and `molprof presets` lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command lines and calls in other processes: how they end, and that nothing of them is left."""
+"""Command lines and calls in other processes end as reported, and leave no process behind."""
 
 from __future__ import annotations
 

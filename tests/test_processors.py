@@ -1,4 +1,4 @@
-"""The processors of molprof: their texts and masks, position templates, engines, what a step costs."""
+"""The processors of molprof: texts and masks are right, position templates, engines, cost of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""First findings, verdicts and gains of small traces in the shapes of programs that people run."""
+"""Small traces in the shapes of common programs get the right first findings, verdicts and gains."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_an_idle_server_has_nothing_to_gain(tmp_path: Path) -> None:
     assert "bound by waits (the CPU waits in a queue, lock or socket: " in report_verdict(report)[0]
     assert not {"host_work", "host_syncs"} & found.keys()
     assert found["waiting_threads"].note
-    assert found["waiting_threads"].place == "selectors.py(435): select"
+    assert found["waiting_threads"].location == "selectors.py(435): select"
     assert found["waiting_threads"].figures["idle_ns"] == pytest.approx(40e6, rel=0.01)
 
 

@@ -1,4 +1,4 @@
-"""molprof.toml: what it gives, and what is said about its mistakes."""
+"""molprof.toml gives models and clusters by short names, and its mistakes are explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of plain text say no word of molecules, and those of random weights none of drift."""
+"""Reports of plain-text runs never mention molecules, and those of random weights never mention drift."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQL package: cases in `sql/*.txt`, sums on real traces, and what every module must keep.
+"""The SQL package: cases in `sql/*.txt`, sums on real traces, and rules for every module.
 
 A case is a title, events, and queries with the rows that they give. `python tests/test_queries.py` writes them.
 

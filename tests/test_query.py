@@ -1,4 +1,4 @@
-"""Questions of one's own: parameters bound as values, names found, results under each other, and how they are shown."""
+"""Users' queries: parameters are bound as values, names found, results stacked and shown right."""
 
 from __future__ import annotations
 

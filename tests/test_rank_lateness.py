@@ -1,4 +1,4 @@
-"""Lateness of ranks: which ranks are named, and what the clocks are too far apart to tell."""
+"""Late ranks are named, but not beyond what the clocks can show."""
 
 from __future__ import annotations
 

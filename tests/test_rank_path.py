@@ -1,4 +1,4 @@
-"""The critical path over ranks: known by construction of a small job, and of a real one a path without gaps."""
+"""The critical path over ranks is right for a constructed job, and has no gaps for a real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How constraint engines rank: captures and the mask benchmark measure the same calls and order by the same total."""
+"""Captures and the mask benchmark measure the same calls of engines, and rank them by the same total."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`molprof ranks`: files found by content, exact figures of a small job, merged and native files, parts of ranks."""
+"""`molprof ranks`: files found by content, exact figures of a small job, merged and native files, stored parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader: what is in a file, whole and exact, whatever its form; times, args and texts."""
+"""The reader loads a file whole and exactly, in whatever form; times, args and texts."""
 
 from __future__ import annotations
 

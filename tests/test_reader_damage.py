@@ -1,4 +1,4 @@
-"""Bad input: one line with the place, or what is whole of it."""
+"""Damaged input gives one line with the position, or, with --partial, its whole part."""
 
 from __future__ import annotations
 

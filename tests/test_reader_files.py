@@ -1,4 +1,4 @@
-"""Files and how they are read: layouts, blocks, packings told by content, pipes, and two processes for one trace."""
+"""Files are read in any layout, block size and compression, by content, from pipes, and by two processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader's lanes, for slices that partly overlap."""
+"""The reader puts slices that partly overlap on sub-tracks, and loses none."""
 
 from __future__ import annotations
 

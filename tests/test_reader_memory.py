@@ -1,4 +1,4 @@
-"""The engine keeps no more than it needs of events that are fed: memory, and rows at the seams between pieces."""
+"""The engine keeps no more of fed events than it needs, and loses no rows between pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice from results: the fastest valid configuration, how sure, against the default, and bounded by a trace."""
+"""Advice from results: the fastest valid configuration, its certainty, against the default, bounded by a trace."""
 
 from __future__ import annotations
 

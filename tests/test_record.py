@@ -1,4 +1,4 @@
-"""`record()` around a program that molprof does not know: its steps, tokens and constraints; nothing is left behind."""
+"""`record()` around any program records its steps, tokens and constraints, and leaves nothing behind."""
 
 from __future__ import annotations
 

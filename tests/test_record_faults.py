@@ -1,4 +1,4 @@
-"""A program that is recorded lives on, whatever it gives to molprof: a warning, and the trace so far."""
+"""A recorded program survives faults of recording: a warning, and the trace so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C in `molprof.record()` at any moment: the program's own exception, a trace or one line, and nothing left."""
+"""Ctrl-C in `molprof.record()` raises the program's own exception, with a trace or one line, and leaves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts and device times of random traces, in Chrome JSON and as packets, against a recount in plain Python."""
+"""Counts and device times of random traces, as Chrome JSON and as packets, equal a recount in plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces in other places: addresses, secrets, broken connections, partial objects."""
+"""Remote traces: addresses, hidden secrets, broken connections, partial objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats: exact small documents, widths, values as text, and names that try to be something else.
+"""Formats render documents exactly: widths, values as text, and hostile names.
 
 What commands print of whole traces is in `tests/goldens`.
 """
@@ -300,7 +300,7 @@ def test_hostile_names_stay_text(tmp_path: Path, form: str, compared: bool) -> N
     plain, evil = (report_of(tmp_path, hostile_document(text), "trace") for text in ("harmless", words))
     finding = Finding(
         id=words, title=words, evidence=words, fix=words, explanation=words, query=words, figures={words: 1.0},
-        gain=Gain(0.5, 0.5, "wall time", words), place=words,
+        gain=Gain(0.5, 0.5, "wall time", words), location=words,
     )  # fmt: skip
     evil = replace(evil, findings=(finding,), checks=(*evil.checks, SumCheck(words, words, 1, 2, 0.0, False)))
     shown, harmless = (render(compare([item, item]) if compared else item, form) for item in (evil, plain))
@@ -326,7 +326,7 @@ def test_the_first_screen_has_forty_lines(tmp_path: Path, worth: int, terminal: 
     long = " ".join(["long words"] * 20)
     finding = Finding(
         id="a", title="A title", evidence=f"a fact; {long}; another {long}", fix=long, explanation=long, query="steps",
-        gain=Gain(0.125, 0.25, "unprofiled wall time", "all of it"), figures={}, place="file.py(3): function",
+        gain=Gain(0.125, 0.25, "unprofiled wall time", "all of it"), figures={}, location="file.py(3): function",
     )  # fmt: skip
     notes = [replace(finding, note=True, title=f"Worth knowing {number}") for number in range(3)]
     report = replace(report_of(tmp_path, tiny_trace.document()), findings=(*[finding] * worth, *notes))

@@ -1,4 +1,4 @@
-"""Operators of a trace by themselves: their arguments as recorded, called as torch takes them."""
+"""Single operators of a trace are replayed with their arguments as recorded, as torch takes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that a trace may name with any arguments: a program that is valid Python, or one line."""
+"""Operators with any arguments give a program that is valid Python, or one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report: figures of a tiny captured run changed in one way, broken sums, what a user says of foreign traces."""
+"""The report: figures follow one change of a tiny run, broken sums are reported, users' counts of foreign traces."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_real_traces(name: str) -> None:
             totals = [total for total in step.totals if total.kind == kind]
             assert sum(interval.count for interval in kept) == sum(total.count for total in totals)
             # Within a lane nothing overlaps much, so there are at most as many long ones as slots, and as many short.
-            assert len(kept) <= 2 * (SLOTS + 1) * len({(interval.lane, interval.own) for interval in kept})
+            assert len(kept) <= 2 * (SLOTS + 1) * len({(interval.device_stream, interval.own) for interval in kept})
 
 
 def test_cut_blocks_are_summed_where_all_are_counted(tmp_path: Path) -> None:

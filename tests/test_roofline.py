@@ -1,4 +1,4 @@
-"""What operators must do at least: FLOPs against torch's own counter, bytes by hand; the way to the trace adds up."""
+"""Least work of operators: FLOPs equal torch's own counter, bytes a count by hand; the parts up to the trace add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`molprof run` and recordings with a window: the program as it is, its calls and loops, and what is said of them."""
+"""`molprof run` and recordings with a window leave the program as it is, and report its calls and loops."""
 
 from __future__ import annotations
 

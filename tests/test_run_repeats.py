@@ -1,4 +1,4 @@
-"""`molprof run --repeats` and `--without-processors`: a program in turns with itself without its logits processors."""
+"""`molprof run --repeats` and `--without-processors` alternate a program with and without its processors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of logits processors, sampled in recorded steps: what is recorded, and what reports say of it."""
+"""Functions of logits processors are sampled in recorded steps, and reported with their times."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_what_reports_say_of_it(model: Any, tmp_path: Path) -> None:
     (item,) = [item for item in report.findings if item.id == "constraint"]
     assert f"; by line, sampled: test_sampled_functions.py:{line_of('# SLOW')} " in item.evidence
     assert item.figures["samples"] >= 20
-    assert item.place is not None
-    assert "test_sampled_functions.py" in item.place
+    assert item.location is not None
+    assert "test_sampled_functions.py" in item.location
     assert next_commands(report).notes[1].startswith("molprof report by source ")
     found, _, _ = api.origins(tmp_path / "a.json.gz")
     document = origin_document(found, "source")

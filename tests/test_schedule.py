@@ -1,4 +1,4 @@
-"""Which tokens go into which forward: exact chunks of literal rows."""
+"""Each forward gets the right tokens: exact chunks of literal rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody with a slow generation of JSON meets: a folder of runs, rows that there are none of, a line to read."""
+"""A user with slow JSON generation gets a folder of runs, all rows of it, and readable lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from test_constraint import found as findings_of
 from test_constraint import program
 from tiny import loaded
 
-from molprof.analysis.figures.model import place_text
+from molprof.analysis.figures.model import location_text
 from molprof.profiler.capture.run import CapturedRun
 from molprof.profiler.constraints import PROCESSORS
 from molprof.profiler.molecules.prompts import read_inputs
@@ -27,7 +27,7 @@ def test_a_folder_of_a_capture_stands_for_its_runs(tmp_path: Path) -> None:
     (tmp_path / "runs" / "stored.json").write_text('{"a": 1}')
     code, out, err = called(["compare", "runs", "--format", "json"], tmp_path)
     assert (code, json.loads(out)["labels"]) == (0, ["mine unconstrained", "mine rules"])
-    assert "a.graphs.json: left out: it is beside the trace of its run" in err
+    assert "a.graphs.json: left out: it belongs to the trace of its run" in err
     assert "stored.json (not a trace)" in err
 
 
@@ -53,9 +53,9 @@ def test_a_query_of_gpu_work_says_that_there_is_none(tmp_path: Path) -> None:
 
 
 def test_a_place_with_next_to_no_time_is_not_named() -> None:
-    assert place_text("aten::as_strided", 0.0014) == "spread, at no place more than 0.14 % of it"
-    assert place_text("aten::add", 0.3) == "spread, most in aten::add (30.0 % of it)"
-    assert place_text("aten::add", 0.5) == "aten::add (50.0 % of it)"
+    assert location_text("aten::as_strided", 0.0014) == "spread, at no location more than 0.14 % of it"
+    assert location_text("aten::add", 0.3) == "spread, most in aten::add (30.0 % of it)"
+    assert location_text("aten::add", 0.5) == "aten::add (50.0 % of it)"
 
 
 def test_engines_are_listed_with_what_they_take() -> None:

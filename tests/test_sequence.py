@@ -1,4 +1,4 @@
-"""Sequences: two aligned against the textbook's table, long ones in little memory; blocks that repeat."""
+"""Alignment of two sequences equals the textbook's, in little memory; repeated blocks are found."""
 
 from __future__ import annotations
 

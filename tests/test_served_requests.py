@@ -1,4 +1,4 @@
-"""`molprof attach --requests`: requests as they are, what constrains them, what comes back, and what goes wrong."""
+"""`molprof attach --requests` sends requests unchanged, finds their constraints, and reports answers and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packages that do not fit each other are told by the doctor, and by a capture in one line."""
+"""Incompatible packages are reported by the doctor, and by a capture in one line."""
 
 from __future__ import annotations
 

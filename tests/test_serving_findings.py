@@ -1,4 +1,4 @@
-"""Findings of a served engine whose scheduler is in no trace: what its worker waits for is neither work nor free."""
+"""A served engine without its scheduler's trace: waiting of its worker counts neither as work nor as free time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captures of several runs: interleaved timed passes, a trace of each run, and what a failure leaves."""
+"""Captures of several runs interleave timed passes, write a trace of each run, and handle failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a capture, and the manifest that holds them: what is written is read back, what is wrong is named."""
+"""Settings and manifests are read back as written, and mistakes are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of the presets: the named ones are the real models', any other that cannot be is refused with its reason."""
+"""Named sizes of the presets are the real models' sizes; impossible ones are refused with the reason."""
 
 from __future__ import annotations
 

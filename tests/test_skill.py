@@ -1,4 +1,4 @@
-"""Pages for assistants, and what a trace cannot answer."""
+"""Pages for assistants are complete, and questions that a trace cannot answer are named."""
 
 from __future__ import annotations
 

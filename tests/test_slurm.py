@@ -1,4 +1,4 @@
-"""Jobs on a real Slurm of one node: what a user sees of tasks that end well, fail, are stopped or forgotten.
+"""Jobs on a real Slurm of one node: tasks that end well, fail, are stopped or forgotten are reported as such.
 
 The tasks are command lines that need no model. One that goes on until the test lets it end reads a pipe.
 """

@@ -1,4 +1,4 @@
-"""SMILES to the enriched skeleton and back."""
+"""SMILES become the enriched skeleton, and the skeleton becomes SMILES again."""
 
 from __future__ import annotations
 

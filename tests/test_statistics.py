@@ -1,4 +1,4 @@
-"""Intervals from repeats: exact levels, exact bounds, and nothing where too few repeats tell."""
+"""Intervals from repeats have exact levels and bounds; too few repeats give none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts about steps, and the same by plain loops."""
+"""Facts about steps equal the plain reference."""
 
 from __future__ import annotations
 

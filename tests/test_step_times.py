@@ -1,4 +1,4 @@
-"""Steps with their GPU work, and what compare says of traces by step and by class of work."""
+"""Steps are timed with their GPU work, and traces compared by step and by class of work."""
 
 from __future__ import annotations
 

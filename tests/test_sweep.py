@@ -1,4 +1,4 @@
-"""Many cases here: grid files, packaged grids, and sweeps, whose folder stands for its traces."""
+"""Sweeps here: grid files, packaged grids, and folders of sweeps as input of other commands."""
 
 from __future__ import annotations
 

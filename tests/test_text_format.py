@@ -1,4 +1,4 @@
-"""Prompts and answers with other tags: what is refused, and the whole way from a capture to its report."""
+"""Prompts and answers with other tags work from capture to report; invalid patterns are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--fail-if` and predictions from a file: what they are, when they are broken, and what cannot be told."""
+"""`--fail-if` and predictions from a file: parsed, broken when they should be, and undecided when unknown."""
 
 from __future__ import annotations
 

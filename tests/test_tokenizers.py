@@ -1,4 +1,4 @@
-"""The presets' tokenizers against counts and ids measured with the public vocabularies."""
+"""The presets' tokenizers give the counts and ids of the public vocabularies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace opened once: layers read when they are asked for, frames that join, reports without a trace processor."""
+"""A trace is opened once and read lazily: layers, frames that join, reports without a trace processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trace writer: torch's file streamed through, token tracks and manifest added."""
+"""The trace writer streams torch's file, and adds token tracks and manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`molprof trim`: what a smaller trace keeps, and that its report says nothing but what it holds."""
+"""`molprof trim` keeps the chosen part of a trace, and its report claims nothing beyond it."""
 
 from __future__ import annotations
 

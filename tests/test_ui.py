@@ -1,4 +1,4 @@
-"""`molprof open`: the trace as the reader kept it, its tracks, its view; what is served, to whom, and how it ends."""
+"""`molprof open` serves the trace, its tracks and first view, to this machine alone, and ends cleanly."""
 
 from __future__ import annotations
 

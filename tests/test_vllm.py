@@ -1,4 +1,4 @@
-"""vLLM as an engine: what it wrote and when, in the same trace as any other engine's; and requests as they are."""
+"""vLLM as an engine: its tokens, times and requests, in the same trace as any other engine's."""
 
 from __future__ import annotations
 

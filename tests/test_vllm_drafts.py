@@ -1,4 +1,4 @@
-"""What becomes of the drafts of vLLM: those that the grammar forbids, those that the model rejects, and the rest."""
+"""Drafts of vLLM are counted by result: forbidden by the grammar, rejected by the model, accepted."""
 
 from __future__ import annotations
 

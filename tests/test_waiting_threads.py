@@ -1,4 +1,4 @@
-"""Threads that only wait are no work in the tree by Python function."""
+"""Threads that only wait do not count as work in the tree by Python function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`molprof wheels`: what another machine lacks, by its Python and its packages; once with the real index."""
+"""`molprof wheels` finds what another machine lacks, by its Python and packages; once with the real index."""
 
 from __future__ import annotations
 

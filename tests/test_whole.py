@@ -1,4 +1,4 @@
-"""`table`: which texts a regular expression, a JSON schema and choices allow, in which tokens, and what a step does."""
+"""`table` allows exactly the texts of a regular expression, a JSON schema or choices, in any tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A widened model is the same function: each mapping alone with small random models, then the presets themselves."""
+"""A widened model is the same function: each mapping with small random models, then the presets themselves."""
 
 from __future__ import annotations
 

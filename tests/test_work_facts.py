@@ -1,4 +1,4 @@
-"""Facts about phases, queues, concurrent work and graphs equal what plain loops find on small random input."""
+"""Facts about phases, queues, concurrent work and graphs equal the plain reference on small random input."""
 
 from __future__ import annotations
 

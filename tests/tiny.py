@@ -1,4 +1,4 @@
-"""Random tiny models with the presets' real tokenizers, and a processor that writes what a test says."""
+"""Random tiny models with the presets' real tokenizers, and a processor that forces given texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of the UI that runs while a test asks it, and what it serves."""
+"""A running server of the UI for tests, and its requests."""
 
 from __future__ import annotations
 

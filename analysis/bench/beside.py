@@ -1,4 +1,4 @@
-"""What lies beside a trace and says which engine to take for its constraint: captures apart, results of `bench masks`.
+"""Advice on the fastest engine for a constraint, from captures and `bench masks` results in the folder of a trace.
 
 Read when a report is shown, not when it is made: a report in the cache outlives what was beside its trace.
 """
@@ -53,7 +53,7 @@ class _Keys(msgspec.Struct):
 
 
 def with_measured(report: Report) -> Report:
-    """Name the engine measured beside the trace in the report's fix of a constraint.
+    """Name the fastest engine measured in the trace's folder in the report's fix of a constraint.
 
     That is done where the fix only asks for such a measurement; other reports are returned as they are.
     """
@@ -78,7 +78,7 @@ def _is_small(entry: os.DirEntry[str]) -> bool:
 
 
 def _of_captures(path: Path, names: list[str]) -> str:
-    """By runs of other engines that were captured apart: the same constraint, prompts, settings and machine."""
+    """Return advice from captures of other engines with the same constraint, prompts, settings and machine."""
     mine = _capture(path)
     if mine is None:
         return ""
@@ -92,7 +92,7 @@ def _of_captures(path: Path, names: list[str]) -> str:
 
 
 def _capture(path: Path) -> _Capture | None:
-    """Return what a captured run measured; None for other files, and for runs without a constraint."""
+    """Return the figures of a captured run; None for other files, and for runs without a constraint."""
     key = cache_key((path,), "capture")
     if key is not None and (kept := read_entry(_FOLDER, key)) is not None:
         return msgspec.json.decode(kept, type=_Capture | None)  # type: ignore[call-overload, no-any-return]
@@ -146,7 +146,7 @@ def _constraint(parameters: dict[str, Any] | None) -> tuple[str, str] | None:
 
 
 def _of_results(run: Run, finding: Finding, path: Path, names: list[str]) -> str:
-    """By results of `bench masks` on the run's constraint and tokenizer, in the trace's folder or the current one."""
+    """Return advice from results of `bench masks` for the run's constraint and tokenizer."""
     if (constraint := _constraint(run.setup.processor_parameters)) is None:
         return ""
     content = _content(*constraint)
@@ -183,7 +183,7 @@ def _content(kind: str, text: str) -> str:
 
 
 def _by_cost(run: Run, finding: Finding, engines: list[EngineMasks], file: Path) -> str:
-    """Return what to take by the cost of a step of about as many rows as the run has."""
+    """Return advice by the cost of a step with about as many rows as the run has."""
     rows = run.row_steps / run.steps if run.steps else run.setup.batch_size
     device = (run.setup.device or "cpu").partition(":")[0]
     costs = [cost for cost in step_costs(engines) if (cost.threads, cost.device) == (None, device)]

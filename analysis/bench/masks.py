@@ -1,4 +1,4 @@
-"""Masks of engines along instances of JSON schemas: processes put together, tokens in groups, what the tails hold."""
+"""Masks of engines along instances of JSON schemas: times merged over processes, grouped by token, with their tails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SLOWEST = 10
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask, and the step past the token that was chosen of it; each time is the median over processes."""
+    """Times of a mask, and of the step past the token that was chosen; each is the median over processes."""
 
     schema: str
     instance: str
@@ -42,7 +42,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class Tail:
-    """Times of masks or steps; percentiles are times that occur, None of too few."""
+    """Percentiles of the times of masks or steps; each is a time that occurred, None of too few times."""
 
     count: int
     p50_ns: float | None
@@ -54,7 +54,7 @@ class Tail:
 
 @dataclass(frozen=True)
 class StepCost:
-    """A step of a batch under an engine."""
+    """Times of one step of a batch with an engine."""
 
     engine: str
     device: str  # of the scores
@@ -73,7 +73,7 @@ class StepCost:
 
 @dataclass(frozen=True)
 class EngineMasks:
-    """All schemas of a tokenizer under an engine, or under two of them, whose masks are compared."""
+    """All schemas of one tokenizer with one engine, or with two engines whose masks are compared."""
 
     engine: str
     other: str | None
@@ -101,7 +101,7 @@ class EngineMasks:
         return masks
 
     def wrong(self, valid: bool) -> list[tuple[MaskedSchema, MaskedInstance]]:
-        """Return the instances that the validator calls valid (or not) and the engine judges otherwise."""
+        """Return the instances that the engine accepts and the validator does not, or the reverse."""
         return [(schema, one) for schema, one in self.instances if one.valid is valid is not one.accepted]
 
 
@@ -131,7 +131,7 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def _schemas(item: MeasuredCase) -> Iterator[MaskedSchema]:
-    """Yield the schemas of a case, processes put together: one that was not ok stands for all of its schema."""
+    """Yield the schemas of a case, merged over processes; a process that failed marks the whole schema as failed."""
     for runs in zip(*(figures.schemas for figures in item.masks), strict=True):
         bad = next((run for run in runs if run.status != OK), None)
         if bad is not None:
@@ -167,13 +167,13 @@ def _batch(*runs: MaskedBatch) -> MaskedBatch:
 
 
 def common_steps(items: Sequence[EngineMasks]) -> set[tuple[str, str]]:
-    """Return the schemas and instances for which every engine with batches has steps: the same tokens."""
+    """Return the schemas and instances whose steps all engines with batches have measured: the same tokens."""
     each = [{(schema.name, batch.instance) for schema in item.schemas for batch in schema.batches} for item in items]
     return set.intersection(*filter(None, each)) if any(each) else set()
 
 
 def step_costs(items: Sequence[EngineMasks]) -> list[StepCost]:
-    """Return what a step costs with each engine, by total, over the instances of which all engines have steps."""
+    """Return the cost of a step with each engine, lowest total first, over instances that all engines measured."""
     common = common_steps(items)
     # Those that took too long made fewer steps: of the others the first ones count.
     least: dict[tuple[Any, ...], int] = {}
@@ -236,7 +236,7 @@ def _position(mask: Mask) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Growth:
-    """A long instance: mask and step in its first and its last quarter, medians."""
+    """Median times of mask and step in the first and in the last quarter of a long instance."""
 
     schema: str
     instance: str

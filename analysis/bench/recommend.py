@@ -34,7 +34,7 @@ class Ratio:
 
     @property
     def certain(self) -> bool | None:
-        """Whether they differ significantly; None with too few repeats."""
+        """True if the times differ significantly; None with too few repeats."""
         return significant(self.interval)
 
 
@@ -168,7 +168,7 @@ class AmdahlBound:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds by a trace of what each lever can gain."""
+    """The bounds that one trace gives for the gain of each lever."""
 
     trace: str
     settings: dict[str, str | int | None]  # of the run, those that matter here; empty for a foreign trace

@@ -66,7 +66,7 @@ class MeasuredCase(CaseResult):
 
     @property
     def machines(self) -> list[Machine]:
-        """What else the machine did, of each process; empty: not recorded."""
+        """Load of the machine by other programs, one record per process; empty if it was not recorded."""
         measured: Sequence[GenerationFigures | SdpaFigures] = (*self.generation, *self.sdpa)
         return [figures.machine for figures in measured if figures.machine is not None]
 
@@ -106,7 +106,7 @@ _FIGURES: dict[str, Callable[[Any], float | None]] = {
 
 
 def summed(results: Results) -> tuple[MeasuredCase, ...]:
-    """Return every case of every environment by its last results, in the order of the first. Raises TraceError."""
+    """Return every case in every environment with its last results, in order of first appearance. Raises TraceError."""
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for result in results.results:
         repeats = groups.setdefault((result.environment, result.case), [])
@@ -131,13 +131,13 @@ def _measured(runs: Sequence[CaseResult]) -> MeasuredCase:
 
 
 def short_message(text: str | None) -> str:
-    """Return a message as short as a table needs it; JSON has it whole."""
+    """Return the beginning of a message, for tables; JSON has all of it."""
     message = text or ""
     return message if len(message) <= 150 else f"{message[:150]}..."
 
 
 def environment_text(environment: dict[str, Any] | None) -> str:
-    """Return the most important hardware and versions, in a line."""
+    """Return the main hardware and versions in one line."""
     if environment is None:
         return "an environment that the file does not describe"
     values = {name: str(value) for name, value in environment.items() if value is not None}
@@ -148,14 +148,14 @@ def environment_text(environment: dict[str, Any] | None) -> str:
 
 
 def varying(items: Iterable[MeasuredCase], *left_out: str) -> list[str]:
-    """Return the settings in which cases differ, in the order of a case, without some."""
+    """Return the settings in which cases differ, in the order of a case's settings, without the excluded ones."""
     cases = list(items)
     names = dict.fromkeys(name for item in cases for name in item.settings if name not in ("kind", *left_out))
     return [name for name in names if len({repr(item.settings.get(name)) for item in cases}) > 1]
 
 
 def short(item: MeasuredCase, names: Sequence[str]) -> str:
-    """Return the name of a case, by the settings `names` in which cases differ."""
+    """Return a case's name, made of the settings `names` in which cases differ."""
     texts = []
     for name in names:
         row = SETTINGS.get(name)
@@ -173,5 +173,5 @@ def setting_text(name: str, value: Any) -> str:
 
 
 def sdpa_key(item: MeasuredCase) -> tuple[Any, ...]:
-    """Return what cases of one table share: all settings but the backend."""
+    """Return the key of the table that a case belongs to: all settings but the backend."""
     return tuple((name, repr(value)) for name, value in item.settings.items() if name != "backend")

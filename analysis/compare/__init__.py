@@ -66,7 +66,7 @@ class Comparison(Struct, frozen=True):
         return next(row for row in self.rows if row.figure.id == "ns_per_token")
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready dicts and lists; each kind of difference is one object for two runs, else a list."""
+        """Return JSON-ready dicts and lists; each kind of difference is one object for two runs, else a list."""
         return {
             "schema": self.schema,
             "labels": list(self.labels),
@@ -127,7 +127,7 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
 
 
 def compare_with(base: int | None, reports: Sequence[Report], **how: Any) -> Comparison:
-    """Compare each report with that at `base`; None: with the only run without a constraint, else the first.
+    """Compare each report with the one at `base`; None: with the only unconstrained run, else the first.
 
     how: as for `compare`. Raises UsageError and NotComparableError.
     """
@@ -167,7 +167,7 @@ def pairing_notes(labels: Sequence[str], differences: Sequence[Difference | None
 
 
 def served_notes(labels: Sequence[str], reports: Sequence[Report], paired: bool) -> Iterator[str]:
-    """How runs of requests to servers were compared."""
+    """Yield notes on how runs of requests to servers were compared."""
     served = [report.served for report in reports if isinstance(report.served, ServedTimes)]
     if len(served) < len(reports):
         return
@@ -209,7 +209,7 @@ def repeat_notes(labels: Sequence[str], reports: Sequence[Report], paired: bool)
 
 
 def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: bool) -> Iterator[str]:
-    """Yield notes on what differs and what is missing.
+    """Yield notes on settings that differ or are missing. Raises NotComparableError if the work differs.
 
     Raises NotComparableError if a run did other work, unless `anyway`.
     """
@@ -252,7 +252,7 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
 
 
 def one_file(first: Report, other: Report) -> bool:
-    """Whether both reports are of one trace file, or of copies. A path alone does not tell: files are replaced."""
+    """Return True if both reports are of one trace file, or of copies of it. Equal paths are not enough."""
     one, two = ((replace(item.trace, path=""), item.counts, item.run, item.served) for item in (first, other))
     return one == two
 
@@ -282,7 +282,7 @@ def surroundings(devices: Iterable[str], software: Mapping[str, str], run: Run |
 
 
 def _unlike(first: Report, other: Report, role: str) -> list[str]:
-    """Return the figures of a role in which the reports differ, with both values."""
+    """Return the figures of one role that differ between the reports, with both values."""
     runs = [report.run for report in (first, other) if report.run is not None]
     noun = "molecule" if any(run.of_molecules for run in runs) else "prompt"
     return [
@@ -299,7 +299,7 @@ def _smiles(run: Run) -> Counter[str]:
 
 
 def _differences(first: Run, other: Run) -> Iterator[str]:
-    """Differences besides settings that do not prevent a comparison."""
+    """Yield differences besides settings that do not prevent a comparison."""
     same_molecules = _smiles(first) == _smiles(other)
     if same_molecules and [item.smiles for item in first.sequences] != [item.smiles for item in other.sequences]:
         yield "the order of the molecules"

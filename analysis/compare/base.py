@@ -1,4 +1,4 @@
-"""The run that the others are compared with: as asked for, else the only one without a constraint, else the first."""
+"""Choice of the run to compare with: as asked for, else the only one without a constraint, else the first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def base_of(reports: Sequence[Report]) -> int | None:
 
 
 def is_constrained(report: Report) -> bool | None:
-    """Return whether anything decided which tokens a run may write; None where that is not recorded."""
+    """Return True if a constraint limited the run's tokens, False if none did; None where that is not recorded."""
     if isinstance(report.served, ServedTimes):
         return report.served.run == "constrained"
     run = report.run

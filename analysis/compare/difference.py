@@ -82,7 +82,7 @@ class Difference(Struct, frozen=True):
 
 
 class Factor(NamedTuple):
-    """One factor of a term: the part that its change counts for, and its two values."""
+    """One factor of a term: the part that its change is counted in, and its two values."""
 
     part: str
     first: Fraction
@@ -93,7 +93,7 @@ Term = tuple[Factor, ...]
 
 
 def difference(first: Run | None, other: Run | None, wall: ComparedRow, index: int) -> Difference | None:
-    """`other`, at `index` of the row of wall times, minus `first`; None where either has no unprofiled time.
+    """Return the difference of `other` minus `first` in wall time; None where either has no unprofiled time.
 
     Both have the times that the row has. Paired runs have their passes in the order of the rounds; otherwise the passes
     of one vary independently of the other's.
@@ -178,13 +178,13 @@ def _of_pass(run: Run, number: int) -> Run:
 
 
 def _split(first: Run, other: Run) -> tuple[int, dict[str, int]]:
-    """One run's wall time minus another's, of two passes or of the medians, and its parts."""
+    """Return the difference of two runs' wall times, of two passes or of the medians, and its parts."""
     shares = rounded(attribute(_terms(first, other)))
     return (other.wall_ns.median or 0) - (first.wall_ns.median or 0), {part: shares[part] for part in in_order(shares)}
 
 
 def _terms(first: Run, other: Run) -> Iterator[Term]:
-    """Phases outside the steps; and row-steps of each kind x steps per row-step x cost per step.
+    """Return the terms of a run's time: phases outside the steps; and row-steps x steps per row-step x cost per step.
 
     The forward happens less often, by one per batch.
     """
@@ -219,7 +219,7 @@ def _terms(first: Run, other: Run) -> Iterator[Term]:
 
 
 def _wall_ns(run: Run, phase: str) -> int:
-    """Unprofiled time of a phase; a phase that a run lacks (templates without a processor) took none."""
+    """Return the unprofiled time of a phase; 0 for a phase that the run does not have, such as templates."""
     return run.phases[phase].wall_ns or 0 if phase in run.phases else 0
 
 
@@ -228,7 +228,7 @@ def _ratio(part: int | Fraction, whole: int) -> Fraction | None:
 
 
 def _factor(part: str, first: int | Fraction | None, other: int | Fraction | None) -> Factor:
-    """Return a factor, unchanged where one of the runs has 0 steps and so no value."""
+    """Return a factor; unchanged where one of the runs has 0 steps and so no value."""
     recorded = [value for value in (first, other) if value is not None] or [0]
     return Factor(part, *(Fraction(recorded[0] if value is None else value) for value in (first, other)))
 
@@ -240,7 +240,7 @@ def _steps(run: Run) -> tuple[int, int]:
 
 
 def _step_times(run: Run) -> dict[str, tuple[int, int]]:
-    """Unprofiled time of each phase of steps, and how many steps have it.
+    """Return the unprofiled time of each phase of steps, and the number of steps that have it.
 
     Every step has each phase but `forward`, which step 0 of a batch does as `prefill`.
     """
@@ -250,13 +250,13 @@ def _step_times(run: Run) -> dict[str, tuple[int, int]]:
 
 
 def _is_divided(run: Run) -> bool:
-    """Whether it is recorded what bounded the phases of steps that took time."""
+    """Return True if the recordings show what bounded each phase of the steps."""
     walls = {phase: wall_ns for phase, (wall_ns, _) in _step_times(run).items() if wall_ns}
     return bool(walls) and all(run.phases[phase].bound is not None for phase in walls)
 
 
 def _step_costs(run: Run, divided: bool) -> tuple[dict[str, dict[str, Fraction | None]], int]:
-    """Mean unprofiled time of each phase per step that has it, by what bounded it (`BOUNDS`) where `divided`.
+    """Return the mean unprofiled time of each phase per step that has it; `divided`: by what bounded it (`BOUNDS`).
 
     None if no step has it. Second is GPU time, extended to the whole run, that does not fit in unprofiled time.
     """
@@ -280,7 +280,7 @@ def _step_costs(run: Run, divided: bool) -> tuple[dict[str, dict[str, Fraction |
 
 
 def _factors(first: Run, other: Run) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-    """Time = tokens x steps per token x time per step: ratios other / first, and the values; none where one is 0."""
+    """Return ratios, other / first, and values of tokens x steps per token x time per step; none where one is 0."""
     runs = first, other
     walls = [run.wall_ns.median or 0 for run in runs]
     if not all((*walls, *(count for run in runs for count in (run.generated_tokens, run.steps)))):
@@ -300,7 +300,7 @@ def _phase(part: str) -> str | None:
 
 
 def _apart(parts: Mapping[str, int], equal: frozenset[str]) -> dict[str, int]:
-    """Return the parts, those of equal work as one part per phase under the machine's name."""
+    """Return the parts, with those of equal work merged into one part per phase under the machine's name."""
     merged: dict[str, int] = {}
     for part, ns in parts.items():
         phase = _phase(part)
@@ -336,7 +336,7 @@ def _intervals(
 
 
 def named_parts(sure: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the parts that make most of the sum of these, and the largest against it if it is large too."""
+    """Return the parts that make up most of their sum, and the largest opposite part if it is large too."""
     ordered = sorted(sure, key=lambda part: -abs(sure[part]))
     net = sum(sure.values())
     sign = 1 if net >= 0 else -1
@@ -349,7 +349,7 @@ def named_parts(sure: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def same_work(first: Run, other: Run) -> frozenset[str]:
-    """Return the phases whose work, per step for phases of steps, is equal in both runs: another time is the machine's.
+    """Return the phases whose work is equal in both runs, per step for phases of steps.
 
     A logits processor changes no forward: the same model reads as many rows and tokens with the same kernels, whatever
     was masked before. Longer answers are more steps of the same work.
@@ -400,7 +400,7 @@ def attribute(terms: Iterable[Term]) -> dict[str, Fraction]:
 
 
 def _sum_of_products(pairs: list[tuple[int, int]]) -> int:
-    """Sum the products of these factors (first, other) over all orders of them and one more.
+    """Return the sum of the products of these factors (first, other) over all orders of them and one more.
 
     Those before it in an order have changed.
     """
@@ -415,7 +415,7 @@ def _sum_of_products(pairs: list[tuple[int, int]]) -> int:
 
 
 def rounded(shares: Mapping[str, Fraction]) -> dict[str, int]:
-    """Whole numbers that add up to the rounded sum of the shares: largest remainder, from zero both ways."""
+    """Return whole numbers that add up to the rounded sum of the shares, by largest remainder."""
     whole = {part: floor(share) if share >= 0 else -floor(-share) for part, share in shares.items()}
     missing = round(sum(shares.values(), Fraction(0))) - sum(whole.values())
     sign = 1 if missing > 0 else -1

@@ -1,4 +1,4 @@
-"""Differences of recorded, so profiled, time: all that traces without unprofiled times can tell."""
+"""Differences of recorded time, which the profiler slows: all that traces without unprofiled times can show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_OUTSIDE = 0.05
 
 
 class TraceDifference(Struct, frozen=True):
-    """Recorded, so profiled, device time of a trace minus the first's: for traces without unprofiled time."""
+    """Recorded (profiled) device time of a trace minus the first's, for traces without unprofiled time."""
 
     span_ns: int
     parts: dict[str, int]  # `busy`, and `idle.` with a cause of molprof_idle_cause, ns
@@ -34,7 +34,7 @@ class StepDifference(Struct, frozen=True):
 
 
 class PhaseDifference(Struct, frozen=True):
-    """Recorded, so profiled, host time per step, or token, of an engine's trace minus the first's."""
+    """Recorded (profiled) host time per step, or token, of an engine's trace minus the first's."""
 
     first_ns: float  # recorded span of the first, per step
     span_ns: float
@@ -43,7 +43,7 @@ class PhaseDifference(Struct, frozen=True):
 
 
 def trace_difference(first: Report, other: Report) -> TraceDifference | None:
-    """`other` minus `first`, of the devices' recorded spans; None where either records no GPU work."""
+    """Return `other` minus `first` in the devices' recorded spans; None where either records no GPU work."""
     if not first.devices or not other.devices:
         return None
     before, after = _recorded_parts(first), _recorded_parts(other)
@@ -98,12 +98,12 @@ def step_counts(first: Report, other: Report) -> tuple[int, int] | None:
 
 
 class ClassTime(Struct, frozen=True):
-    """GPU work of one class in two traces: runs, their time and where the one with more of it has most."""
+    """GPU work of one class in two traces: number, time, and the location that has most of it."""
 
     name: str
     counts: tuple[float, float]
     times_ns: tuple[float, float]
-    place: str | None  # None: not recorded
+    location: str | None  # None: not recorded
 
     @property
     def change_ns(self) -> float:
@@ -116,20 +116,22 @@ def class_times(first: Report, other: Report, counts: tuple[int, int] | None) ->
 
     Per step where `counts` has their steps.
 
-    A place is the operator, or else the function or module, whose calls started most of that class's time.
+    The location is the operator, or else the function or module, whose calls started most of that class's time.
     """
     steps = counts or (1, 1)
     rows: list[dict[str, Any]] = [
         {str(row["class"]): row for row in report.table("kernel_classes").to_json()} for report in (first, other)
     ]
-    places_of = [{row["class"]: row["place"] for row in _rows(report, "class_places")} for report in (first, other)]
+    locations_of = [
+        {row["class"]: row["location"] for row in _rows(report, "class_locations")} for report in (first, other)
+    ]
     class_rows = []
     for name in dict.fromkeys([*rows[0], *rows[1]]):
         amounts = [of.get(name, {"count": 0, "time_ns": 0}) for of in rows]
         times = tuple(row["time_ns"] / count for row, count in zip(amounts, steps, strict=True))
         runs = tuple(row["count"] / count for row, count in zip(amounts, steps, strict=True))
         more = int(times[1] > times[0])
-        class_rows.append(ClassTime(name, (runs[0], runs[1]), (times[0], times[1]), places_of[more].get(name)))
+        class_rows.append(ClassTime(name, (runs[0], runs[1]), (times[0], times[1]), locations_of[more].get(name)))
     return sorted(class_rows, key=lambda item: -abs(item.change_ns))
 
 
@@ -138,7 +140,7 @@ def _rows(report: Report, table: str) -> Any:
 
 
 def phase_difference(first: Report, other: Report) -> PhaseDifference | None:
-    """`other` minus `first`; None where either marks no phases or no steps of an engine."""
+    """Return `other` minus `first`; None where either marks no phases or no steps of an engine."""
     before, after = _phases(first), _phases(other)
     if before is None or after is None:
         return None
@@ -148,7 +150,7 @@ def phase_difference(first: Report, other: Report) -> PhaseDifference | None:
 
 
 class _PhaseTimes(Struct, frozen=True):
-    """Recorded span and own time of each phase that is recorded, ns; steps, and the tokens that their names tell.
+    """Recorded span and own time of each recorded phase, ns; steps, and the tokens that their names count.
 
     The first tokens of prompts are not in names; tokens is 0 where other steps do not tell theirs.
     """

@@ -37,7 +37,7 @@ MEANS, MEDIAN_OF_PASSES = "mean of the rounds", "median of the passes"
 
 
 class ComparedRow(Struct, frozen=True):
-    """One figure of every run, and against the first; intervals for times of enough passes."""
+    """One figure of every run, with its ratio to the first; times of enough passes have intervals."""
 
     figure: Figure
     values: tuple[Value, ...]
@@ -49,7 +49,7 @@ class ComparedRow(Struct, frozen=True):
     estimate: str | None = None  # which time of several passes stands for a run; None: passes do not measure it
 
     def within_noise(self, index: int) -> bool:
-        """Noise explains the difference between the run at `index` and the first."""
+        """Return True if noise explains the difference between the run at `index` and the first."""
         return self.figure.noise == "repeats" and self.significant[index] is False
 
     def numbers(self, index: int) -> tuple[float | None, float | None]:
@@ -58,7 +58,7 @@ class ComparedRow(Struct, frozen=True):
         return None if isinstance(here, str) else here, None if isinstance(first, str) else first
 
     def factor(self, index: int) -> float:
-        """Return the ratio of figures that both are recorded: 1 of two zeros, infinite for a change from 0."""
+        """Return the ratio of figures that both runs record: 1 of two zeros, infinite for a change from 0."""
         ratio, (here, first) = self.ratios[index], self.numbers(index)
         return ratio if ratio is not None else 1.0 if here == first else math.copysign(math.inf, here or 0.0)
 
@@ -71,12 +71,12 @@ class ComparedRow(Struct, frozen=True):
 
 
 def compared_rows(reports: Sequence[Report], paired: bool = False) -> tuple[ComparedRow, ...]:
-    """Every compared figure of every report. paired: the reports are those that `by_rounds` made."""
+    """Return a row for every compared figure. paired: the reports are those that `by_rounds` made."""
     return tuple(compared_row(figure, reports, paired) for figure in COMPARED.values())
 
 
 def compared_row(figure: Figure, reports: Sequence[Report], paired: bool = False) -> ComparedRow:
-    """One figure of every report; `paired` as above."""
+    """Return the row of one figure; `paired` as above."""
     values = tuple(figure.value(report) for report in reports)
     numbers = [None if isinstance(value, str) else value for value in values]
     passes = [figure.samples(report) for report in reports]

@@ -31,7 +31,7 @@ _MOST_REPEATS = 60
 
 
 class ConfidenceInterval(Struct, frozen=True):
-    """Contains a figure with probability `level` or more, in its unit."""
+    """An interval that contains a figure with probability `level` or more, in its unit."""
 
     low: float
     high: float
@@ -39,12 +39,12 @@ class ConfidenceInterval(Struct, frozen=True):
 
     @property
     def reached(self) -> bool:
-        """There were enough passes for LEVEL."""
+        """True if there were enough passes for LEVEL."""
         return self.level >= LEVEL
 
 
 def median_interval(values: Sequence[float]) -> ConfidenceInterval | None:
-    """Of the median: the narrowest at LEVEL, else the whole range with its level. None with less than LEAST_REPEATS."""
+    """Return the interval of the median: the narrowest at LEVEL, else the whole range. None below LEAST_REPEATS."""
     count = len(values)
     if count < LEAST_REPEATS:
         return None
@@ -56,7 +56,7 @@ def median_interval(values: Sequence[float]) -> ConfidenceInterval | None:
 
 
 def ratio_interval(values: Sequence[float], first: Sequence[float]) -> ConfidenceInterval | None:
-    """Of the factor from `first` to `values`, times above 0. None with less than LEAST_REPEATS of either."""
+    """Return the interval of the ratio of `values` to `first`, times above 0. None below LEAST_REPEATS of either."""
     values, first = values[:_MOST_REPEATS], first[:_MOST_REPEATS]
     if min(len(values), len(first)) < LEAST_REPEATS or min(*values, *first) <= 0:
         return None
@@ -67,7 +67,7 @@ def ratio_interval(values: Sequence[float], first: Sequence[float]) -> Confidenc
 
 
 def mean_interval(values: Sequence[float], level: float = LEVEL) -> ConfidenceInterval | None:
-    """Of the mean, by Student's t. None with less than LEAST_REPEATS."""
+    """Return the interval of the mean, by Student's t. None with less than LEAST_REPEATS."""
     count = len(values)
     if count < LEAST_REPEATS:
         return None
@@ -76,7 +76,7 @@ def mean_interval(values: Sequence[float], level: float = LEVEL) -> ConfidenceIn
 
 
 def paired_ratio(values: Sequence[float], first: Sequence[float]) -> ConfidenceInterval | None:
-    """Of the mean of times over the mean of `first`, above 0, round by round. None with less than LEAST_REPEATS.
+    """Return the interval of the ratio of mean times to those of `first`, round by round. None below LEAST_REPEATS.
 
     On logarithms, so that it is above 0 and that of the inverse is its inverse. By what share each round is above the
     mean of its run has the variance of the logarithm of the ratio, to first order.
@@ -91,7 +91,7 @@ def paired_ratio(values: Sequence[float], first: Sequence[float]) -> ConfidenceI
 
 
 def _half(values: Sequence[float], level: float) -> float:
-    """Half the length of Student's interval of the mean of these values, two or more."""
+    """Return half the length of Student's interval of the mean of these values, two or more."""
     count, mean = len(values), math.fsum(values) / len(values)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
     return student(level, count - 1) * deviation / math.sqrt(count)
@@ -108,7 +108,7 @@ def student(level: float, freedom: int) -> float:
 
 
 def _within(angle: float, freedom: int) -> float:
-    """P(|T| < tan(angle) sqrt(freedom)): Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    """Return P(|T| < tan(angle) sqrt(freedom)): Abramowitz and Stegun, 26.7.3 and 26.7.4."""
     odd = freedom % 2
     term = math.cos(angle) if odd else 1.0
     total = term if freedom > 1 else 0.0
@@ -124,18 +124,18 @@ def best_level(count: int, others: int) -> float:
 
 
 def significant(interval: ConfidenceInterval | None, bound: float = 1.0) -> bool | None:
-    """Whether the interval excludes `bound`; None without an interval."""
+    """Return True if the interval excludes `bound`; None without an interval."""
     return None if interval is None else not interval.low <= bound <= interval.high
 
 
 def _cut(tails: Sequence[float]) -> int:
-    """How many values to leave out at each end, plus one: as many as LEVEL allows."""
+    """Return one plus the number of values that are left out at each end: as many as LEVEL allows."""
     return max(1, bisect_right(tails, (1 - LEVEL) / 2 + 1e-12))
 
 
 @cache
 def _mann_whitney(many: int, others: int) -> list[float]:
-    """P(U = 0, 1, ...) of the Mann-Whitney statistic of two samples of one distribution, without ties.
+    """Return P(U = 0, 1, ...) of the Mann-Whitney statistic of two samples of one distribution, without ties.
 
     The numbers of arrangements are the coefficients of the Gaussian binomial (many + others over many): the product of
     (1 - q^(others + i)) / (1 - q^i) for i = 1..many.

@@ -62,7 +62,7 @@ class Threshold(Struct, frozen=True):
 
 
 class Judgement(NamedTuple):
-    """A line for each threshold that failed, that is undecided, and that is exceeded within noise."""
+    """Lines on thresholds: those that failed, those that are undecided, and those exceeded within noise."""
 
     failed: tuple[str, ...]
     undecided: tuple[str, ...]
@@ -118,7 +118,7 @@ BUILT_IN = (
 
 
 def parse_threshold(text: str, relative: bool = True) -> Threshold:
-    """Return a threshold as the command line gives it; a change only where `relative`.
+    """Return the threshold that a text of the command line means; of a change only where `relative`.
 
     Raises UsageError if it is none.
     """
@@ -156,7 +156,7 @@ def parse_threshold(text: str, relative: bool = True) -> Threshold:
 
 
 def breaks(threshold: Threshold, before: float, after: float) -> bool:
-    """Whether a figure that was `before` and is `after` is beyond the bound. What was 0 changed without limit."""
+    """Return True if a figure that went from `before` to `after` breaks the bound. A change from 0 has no limit."""
     value = after
     if threshold.relative:
         value = after / before if before else math.copysign(math.inf, after) if after else 1.0
@@ -173,7 +173,7 @@ def near_metrics(name: str) -> str:
 
 
 def judge_report(report: Report, thresholds: Sequence[Threshold]) -> Judgement:
-    """Values of one report against thresholds, none of them a change."""
+    """Judge the figures of one report by thresholds, none of them on a change."""
     rows = [compared_row(item.figure, [report]) for item in thresholds if item.figure is not None]
     return judge_rows(("",), [report], rows, thresholds)
 
@@ -181,7 +181,7 @@ def judge_report(report: Report, thresholds: Sequence[Threshold]) -> Judgement:
 def judge_rows(
     labels: Sequence[str], reports: Sequence[Report], rows: Sequence[ComparedRow], thresholds: Sequence[Threshold]
 ) -> Judgement:
-    """Return the rows of all runs but the first: values, and changes against the first; the certificates of all."""
+    """Judge all runs but the first: figures, changes against the first, and the certificates of all."""
     by_id = {row.figure.id: row for row in rows}
     alone = len(labels) == 1
     lines: list[tuple[str, str]] = []  # field of Judgement, or nothing, and the line
@@ -199,7 +199,7 @@ def judge_rows(
 
 
 def _certified(threshold: Threshold, report: Report) -> tuple[str, str]:
-    """Failed by each group of figures that may be off by more than the threshold's ratio."""
+    """Return the thresholds that fail, since their figures may be off by more than the threshold's ratio."""
     if report.certificate is None:
         return "undecided", f"{_UNCERTAIN} is not recorded"
     names = []
@@ -213,7 +213,7 @@ def _certified(threshold: Threshold, report: Report) -> tuple[str, str]:
 def _judged(
     threshold: Threshold, row: ComparedRow, index: int, labels: Sequence[str], reports: Sequence[Report]
 ) -> tuple[str, str]:
-    """Return a time fails if its whole interval is beyond the bound, any other figure if its value is."""
+    """Judge a figure by a threshold: a time fails if its whole interval is beyond the bound, others by their value."""
     figure, relative, beyond = row.figure, threshold.relative, _OPERATORS[threshold.operator]
     value, before = row.numbers(index)
     if value is None or (relative and before is None):
@@ -333,7 +333,7 @@ def _named(item: Expectation, labels: Sequence[str]) -> tuple[tuple[int, int] | 
 def _verdict(
     item: Expectation, row: ComparedRow, index: int, runs: Sequence[tuple[str, Report]]
 ) -> tuple[Verdict, str]:
-    """Beyond noise and relevance only: from the interval of the ratio for times, from the figures for counts."""
+    """Return the verdict: of times by the interval of their ratio, of counts by the ratio; noise decides nothing."""
     if lacking := [run for run, value in zip(runs, row.numbers(index), strict=True) if value is None]:
         reason = f"not recorded in {' and '.join(label for label, _ in lacking)}"
         divided = item.metric.endswith(("_per_token", "_per_molecule"))

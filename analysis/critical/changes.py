@@ -1,4 +1,4 @@
-"""What a user wants to change in a trace: kernels that take less time, host time that goes, launches in graphs."""
+"""Changes that a user wants to try on a trace: shorter kernels, removed host time, launches in graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORM = "such as elementwise=0.5x, mask_fill=0x, 'aten::cat=0.2x', launches=grap
 
 
 class WhatIfChange(NamedTuple):
-    """Time of what a name selects becomes `factor` times as long; None for `launches=graph` and `syncs=none`."""
+    """A change: all that a name selects takes `factor` times as long; None for `launches=graph` and `syncs=none`."""
 
     name: str
     factor: float | None
@@ -52,10 +52,10 @@ def _change(text: str) -> WhatIfChange:
 
 
 def is_pattern(change: WhatIfChange, classes: Collection[str], phases: Collection[str]) -> bool:
-    """Whether a change selects operators and functions by their names."""
+    """Return True if a change selects operators and functions by their names."""
     return change.name not in {*WORDS, GPU, HOST, CALLS, OPERATORS, *classes, *phases}
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether an operator or function has a name; `*` stands for any text. Case counts."""
+    """Return True if a name matches the pattern; `*` stands for any text. Case counts."""
     return name == pattern or fnmatchcase(name, pattern)

@@ -1,4 +1,4 @@
-"""The critical path of a trace, what each part could gain at most, and what changes would make of it."""
+"""The critical path of a trace, the most that each part could gain, and the time after changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LATE_RATIO = 0.05
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """What decides how long a trace takes.
+    """The critical path of a trace, with bounds of gains.
 
     Attributes:
         steps: marked ones; 0 where the whole trace is meant.
@@ -86,7 +86,7 @@ def read_critical_path(engine: TraceProcessor, info: TraceInfo, changes: Sequenc
 
 
 def _single(replay: Replay, replayed: Replayed) -> list[WhatIfChange]:
-    """Return the changes to try one by one."""
+    """Return the changes that are tried one by one."""
     recorded = replay.recorded
     classes = Counter({piece.what: ns for piece, ns in replayed.path.items() if piece.where == ON_GPU})
     phases = Counter(

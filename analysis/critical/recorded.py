@@ -1,4 +1,4 @@
-"""What the replay of a trace needs: calls of each thread, the GPU's work with what it waits for, and host intervals."""
+"""Input of a trace's replay: calls of each thread, GPU work with what it waits for, and host intervals."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class RecordedTrace:
 
 
 def read_recorded(engine: TraceProcessor, info: TraceInfo) -> RecordedTrace:
-    """Return the trace must be loaded with Python stacks.
+    """Return the calls, work and host intervals of a trace, which must be loaded with Python stacks.
 
     Raises TraceError where it records neither calls nor operators.
     """
@@ -147,7 +147,7 @@ def read_recorded(engine: TraceProcessor, info: TraceInfo) -> RecordedTrace:
 
 
 def read_named(engine: TraceProcessor) -> tuple[ThreadInterval, ...]:
-    """Every operator and Python function."""
+    """Return the interval of every operator and Python function."""
     return (*intervals(read_frame(engine, "operators"), "name"), *intervals(read_frame(engine, "functions"), "name"))
 
 
@@ -178,7 +178,7 @@ def time_range(steps: Frame, *frames: Frame) -> tuple[int, int]:
 
 
 def _outermost(calls: Frame, start: int, end: int) -> np.ndarray:
-    """Which calls lie in a range, and in no other call of their thread."""
+    """Return True for calls that lie in a range, and in no other call of their thread."""
     numbers: dict[Thread, int] = {}
     rows = [
         (numbers.setdefault(row[:2], len(numbers)), *row[2:]) for row in calls.select("upid", "tid", "ts", "dur").rows()
@@ -197,7 +197,7 @@ def _call_of(calls: Frame, work: Frame) -> np.ndarray:
 
 
 def _previous(keys: Sequence[Hashable]) -> np.ndarray:
-    """Return the index of the one before each with the same key, or NONE."""
+    """Return the index of the row before each row with the same key, or NONE."""
     previous = np.full(len(keys), NONE)
     last: dict[Hashable, int] = {}
     for index, key in enumerate(keys):
@@ -224,7 +224,7 @@ def _least(
 def _targets(
     call_start: np.ndarray, call_end: np.ndarray, is_sync: np.ndarray, call_of: np.ndarray, work_end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the work that each sync waits for: the last to end before its end, of that launched before its start."""
+    """Return the work that each sync waits for: of that launched before its start, the last to end before its end."""
     target = np.full(len(call_start), NONE)
     order = np.argsort(work_end, kind="stable")
     ordered_end = work_end[order]
@@ -252,7 +252,7 @@ def _before(threads: list[Thread], start: np.ndarray, end: np.ndarray) -> np.nda
 
 
 def _segments(calls: Frame, is_sync: np.ndarray) -> np.ndarray:
-    """Return runs of calls of one step between host syncs; a sync is a run of its own."""
+    """Return numbers of runs of calls of one step between host syncs; a sync is a run of its own."""
     steps = calls["step_id"].tolist()
     segments, number = np.zeros(len(calls), dtype=np.int64), 0
     for index in range(1, len(calls)):

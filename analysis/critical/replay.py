@@ -1,4 +1,4 @@
-"""Replay of a recorded trace with changed times, its dependencies kept, and the path that decides how long it takes.
+"""Replay of a trace with changed times, its dependencies kept, and the critical path of the result.
 
 A launch follows the host time before it; work follows its launch, the work before it on its stream, and work of another
 stream that it waited for; a host sync follows the work that it waits for. What none of these explains stays as long as
@@ -41,7 +41,7 @@ _START, _WORK, _END = range(3)
 
 
 class Piece(NamedTuple):
-    """A part of the path: where, what (a class of GPU work, or a kind of host time), the phase of host time."""
+    """A part of the path: its thread or stream, its class of GPU work or kind of host time, and the phase."""
 
     where: str
     what: str
@@ -50,13 +50,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Replayed:
-    """A replay. length_ns: from the start of the recorded range to the end of its last work or host time."""
+    """Result of a replay. length_ns: from the start of the recorded range to the end of its last work or host time."""
 
     length_ns: float
     path: Mapping[Piece, float]  # ns; adds up to the length
 
     def share(self, where: str) -> float:
-        """Return the part of the path at one place, of the whole; 0 where changes leave no time at all."""
+        """Return the part of the path at one location, of the whole; 0 if changes leave no time at all."""
         return sum(ns for piece, ns in self.path.items() if piece.where == where) / (self.length_ns or 1)
 
 
@@ -79,7 +79,7 @@ class Replay:
         self._order = list(zip(kinds[order].tolist(), indices[order].tolist(), strict=True))
 
     def run(self, changes: Sequence[WhatIfChange] = ()) -> Replayed:
-        """Return the trace with changes. Raises UsageError where one selects nothing."""
+        """Replay the trace with changes. Raises UsageError if a change selects nothing."""
         return _ReplayRun(self, changes).replayed()
 
     @cached_property
@@ -113,7 +113,7 @@ class Replay:
 
 
 class _ReplayRun:
-    """One replay: times of its calls and work, and what each waited for."""
+    """One replay: times of its calls and work, and the dependency that decided each start."""
 
     def __init__(self, replay: Replay, changes: Sequence[WhatIfChange]) -> None:
         self.replay, self.recorded, self.changes = replay, replay.recorded, changes
@@ -147,7 +147,7 @@ class _ReplayRun:
         return selected
 
     def _host_ns(self, thread: Thread, start: Any, end: Any, within: Union | None = None) -> Any:
-        """Return the host time between moments after the changes, of what lies within `within`; shape of `start`."""
+        """Return the host time between moments after the changes, within `within`; shape of `start`."""
         changed = self.selected.get(thread, ())
         length = end - start if within is None else within.covered(start, end)
         host_ns, before = length * 1.0, np.zeros(np.shape(start))
@@ -176,7 +176,7 @@ class _ReplayRun:
         return np.where(np.isnan(factors), 1.0, factors)
 
     def _launched_in(self, change: WhatIfChange) -> np.ndarray:
-        """Return the work whose call begins in what a change of host time selects."""
+        """Return the work whose call begins in host time that a change selects."""
         recorded = self.recorded
         one = _ReplayRun(self.replay, [change._replace(factor=0.0)]).selected
         launched = np.array(
@@ -327,7 +327,7 @@ class _ReplayRun:
     def _before_work(
         self, times: _Times, work: int, duration: list[float], pieces: dict[Piece, float]
     ) -> tuple[int, int]:
-        """Return what a piece of work waited for: other work, or the start of a call."""
+        """Return the dependency that decided when a piece of work starts: other work, or the start of a call."""
         recorded = self.recorded
         pieces[Piece(ON_GPU, recorded.work_class[work])] += duration[work]
         call, previous, other = (int(index[work]) for index in (recorded.call_of, recorded.previous, recorded.other))
@@ -346,7 +346,7 @@ class _ReplayRun:
         return at
 
     def _before_end(self, times: _Times, call: int, pieces: dict[Piece, float]) -> tuple[int, int]:
-        """Return what the end of a call waited for: work, or its own start."""
+        """Return the dependency that decided when a call ends: work, or its own start."""
         end, target = times.call_end[call], times.target[call]
         if times.waits[call] and end > times.call_start[call] + times.length[call]:
             pieces[Piece(BETWEEN, RETURN)] += end - times.work_end[target]
@@ -371,7 +371,7 @@ class _ReplayRun:
 
 
 class _Times(NamedTuple):
-    """Of a replay: what calls wait for, and when calls and work begin and end, ns."""
+    """Times of a replay, ns: dependencies of calls, start and end of calls and work."""
 
     before: list[int]
     since: np.ndarray
@@ -387,7 +387,7 @@ class _Times(NamedTuple):
 
 
 def _common(first: Union, second: Union) -> Union:
-    """Return the moments in both."""
+    """Return the moments that are in both."""
     moments = np.unique(np.concatenate([first.starts_ns, first.ends_ns, second.starts_ns, second.ends_ns]))
     if len(moments) < 2:
         return Union((), ())
@@ -397,5 +397,5 @@ def _common(first: Union, second: Union) -> Union:
 
 
 def needs_names(replay: Replay, changes: Sequence[WhatIfChange]) -> bool:
-    """Whether changes select operators and functions by their names."""
+    """Return True if changes select operators and functions by their names."""
     return any(is_pattern(change, replay.classes, replay.phases) for change in changes)

@@ -1,1 +1,1 @@
-"""What is shown of a subject, as a document of sections that every format renders."""
+"""Documents: each subject as sections that every format can render."""

@@ -128,7 +128,7 @@ def _most(bound: AmdahlBound) -> Value:
 
 
 def settings_text(settings: dict[str, Any]) -> str:
-    """Return a configuration by attention, cache and what else is not as it is by default."""
+    """Return a configuration as text: attention, cache, and all other settings that are not the default."""
     parts = [str(settings["attention"]), f"{settings['kv_cache']} cache"]
     others = {name: value for name, value in settings.items() if name not in ("attention", "kv_cache")}
     parts += [setting_text(name, value) for name, value in others.items() if value != DEFAULTS[name]]

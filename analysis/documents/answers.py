@@ -1,4 +1,4 @@
-"""Answers to prompts of plain text: the first of each run, and in which ways they fail their checks."""
+"""Answers to prompts of plain text: the first ones of each run, and why answers fail their checks."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def _shown(text: str | None, most: int) -> str | None:
 
 
 def of_forbidden(reports: Reports) -> tuple[Field, ...]:
-    """Columns of what a constraint took from the model; none where traces are older and have no such figures."""
+    """Return columns of how a constraint overruled the model; none for older traces, which have no such figures."""
     runs = [report.run for report in reports.reports if report.run is not None]
     is_recorded = any(run.disagreement is not None and run.disagreement.all.mean_removed is not None for run in runs)
     return (("removed", "ratio", "agreement.mean_removed"), ("unlike", "ratio", "agreement.unlike_ratio")) * is_recorded
 
 
 def failures(report: Report) -> Iterator[str]:
-    """How many answers fail in which way."""
+    """Yield lines on the number of answers that fail, by reason."""
     if report.run is None or report.run.of_molecules:
         return
     kinds = Counter((item.problem or "unknown").partition(":")[0] for item in report.run.sequences if not item.valid)

@@ -29,7 +29,7 @@ _MEDIANS = ("peak_memory_bytes", "kv_cache_bytes", "tokens", "valid_molecules", 
 
 
 def bench_document(results: Results, title: str) -> Document:
-    """Everything that the file holds. Raises TraceError where the figures of a result are not what they should be."""
+    """Return all that a results file holds. Raises TraceError where a result's figures have a wrong type."""
     measured = summed(results)
     sections = [plot_section(BENCH_PLOTS, results)]
     for name in dict.fromkeys(item.environment for item in measured):
@@ -57,7 +57,7 @@ def bench_document(results: Results, title: str) -> Document:
 
 
 def _records(results: Results) -> Table:
-    """Columns that any case has; phases become one column each, stacks are left out. Then the times of masks."""
+    """Return a column for all that any case has, one for each phase, none for stacks; then the times of masks."""
     flat = []
     for row in _rows(results):
         plain = {name: value for name, value in row.items() if name not in ("phases", "stack")}

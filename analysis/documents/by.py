@@ -1,4 +1,4 @@
-"""Two traces by kernel, operator, module, function or phase as a document: what differs per step, beyond the noise."""
+"""Two traces by kernel, operator, module, function or phase as a document: differences per step beyond the noise."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def by_document(by_steps: Sequence[BySteps], labels: tuple[str, str], word: str)
 
 
 def labels_of(*sides: Selection) -> tuple[str, str]:
-    """Names of the files; their paths where names are equal."""
+    """Return the names of the files; their paths where names are equal."""
     paths = paths_of(*sides)
     names = [PurePath(path).name.removesuffix(".gz").removesuffix(".json").removesuffix(".pftrace") for path in paths]
     if names[0] == names[1]:
@@ -108,7 +108,7 @@ def _step(item: BySteps) -> str:
 
 
 def _table(item: BySteps, labels: tuple[str, str], word: str, most: int | None = None) -> Section:
-    """Return a row for each that takes time in a step; of a screen the largest changes alone."""
+    """Return a table with a row for each that takes time in a step; on a screen only the largest changes."""
     rows = [row for row in item.rows if row.first.median_ns or row.other.median_ns]
     shown = rows[:most]
     noisy = item.is_noise_known
@@ -175,7 +175,7 @@ def _notes(item: BySteps, labels: tuple[str, str]) -> Iterator[str]:
 
 
 def by_verdict(item: BySteps, labels: tuple[str, str]) -> tuple[str, ...]:
-    """How much longer a step takes, what does other work, and what takes another time for the same work."""
+    """Return sentences on how much longer a step takes, the unequal work, and equal work that takes another time."""
     whole = item.whole
     if not any(row.change_ns for row in item.rows) and not whole.change_ns:
         return (f"{labels[1]} and {labels[0]} take the same time, and so does each {item.by} of them.",)
@@ -223,7 +223,7 @@ def _same(item: BySteps) -> Iterator[str]:
     """Yield the sentences on rows whose work is equal but takes another time."""
     if not item.slower:
         return
-    why = "sizes of inputs, Python's own work or the machine, which counts do not tell apart"
+    why = "sizes of inputs, Python's own work or the machine, which counts cannot distinguish"
     beyond = "" if item.is_noise_known else ", of unknown noise"
     yield f"As often, but in another time{beyond}: {_listed(item.slower, item.by)}. That may be {why}."
 
@@ -236,7 +236,7 @@ def _listed(rows: Sequence[StepRow], by: str) -> str:
 
 
 def _named(name: str, by: str) -> str:
-    """Return a row in a sentence: of modules the last two."""
+    """Return a row's name in a sentence: of modules the last two."""
     return FoldedLocation(None, name).inner if by == MODULE else _shown(name, by)
 
 

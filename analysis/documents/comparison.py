@@ -55,7 +55,7 @@ def comparison_document(comparison: Comparison) -> Document:
 
 
 def groups_document(groups: Sequence[tuple[str, Comparison]]) -> Document:
-    """Several comparisons, each by what its runs share: one table of all, then each as a document has it."""
+    """Return several comparisons, each named by what its runs share: one table of all, then each in full."""
     documents = [(name, comparison_document(item)) for name, item in groups]
     rows: list[tuple[str | Cell, ...]] = [
         (name if index == 0 else "", label, *(cell for row in (item.wall, item.tokens) for cell in _cells(row, index)))
@@ -86,7 +86,7 @@ def groups_document(groups: Sequence[tuple[str, Comparison]]) -> Document:
 
 
 def _cells(row: ComparedRow, index: int) -> tuple[Cell, Cell]:
-    """Return the value of a run, and its ratio to the first."""
+    """Return the cells of a run: its value, and its ratio to the first."""
     ratio = row.ratios[index] if index else None
     return Cell(row.values[index], row.figure.unit), Cell(ratio or "", "factor", noise=row.within_noise(index))
 
@@ -110,7 +110,7 @@ def _next(comparison: Comparison) -> Section:
 
 
 def _records(comparison: Comparison) -> Table:
-    """One row per figure, one column per run, then each run's ratio to the first."""
+    """Return one row per figure: a column per run, then each run's ratio to the first."""
     labels = comparison.labels
     titles = ("id", "unit", *labels, *(f"{label} ratio" for label in labels[1:]))
     rows = [(row.figure.id, row.figure.unit, *row.values, *row.ratios[1:]) for row in comparison.rows]
@@ -118,7 +118,7 @@ def _records(comparison: Comparison) -> Table:
 
 
 def _predictions(comparison: Comparison, built_in: bool) -> Iterator[Section]:
-    """One section per pair of runs, and one for what has no pair; those of a file, and the built-in ones if asked."""
+    """Yield one section of predictions per pair of runs, and one for those without a pair."""
     built_in_ids = {item.id for item in BUILT_IN} if not built_in else ()
     shown = [item for item in comparison.predictions if item.id not in built_in_ids]
     for compared, items in groupby(shown, key=lambda item: tuple(item.figures)):
@@ -144,7 +144,7 @@ def _expected(item: ExpectationVerdict) -> str:
 
 
 def _reasons(items: Iterable[ExpectationVerdict]) -> tuple[str, ...]:
-    """Why there is no verdict, once for all predictions of one reason."""
+    """Return why there is no verdict, one line per reason."""
     texts: dict[str, list[str]] = {}
     for item in items:
         if item.reason is not None:
@@ -153,7 +153,7 @@ def _reasons(items: Iterable[ExpectationVerdict]) -> tuple[str, ...]:
 
 
 def _confidence(comparison: Comparison) -> Iterator[Section]:
-    """How far chance explains the times, and what else to keep in mind."""
+    """Yield the section on how far noise explains the times, and on other doubts."""
     wall = comparison.wall
     figures: list[tuple[str, Unit, Sequence[ConfidenceInterval | None]]] = [
         ("total time", "ns", wall.intervals), ("ratio", "factor", wall.ratio_intervals),

@@ -1,4 +1,4 @@
-"""What decides how long a trace takes: its critical path, what each part could gain, and what changes would make."""
+"""The critical path of a trace as a document: what each part could gain, and the time after changes."""
 
 from __future__ import annotations
 

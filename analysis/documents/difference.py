@@ -51,7 +51,7 @@ class _DifferenceRow(NamedTuple):
 def _part_table(
     labels: Iterable[str], rows: Iterable[_DifferenceRow], first_ns: float | None, *beside: Column
 ) -> Table:
-    """Return the time of every part, also in % of the first run's if that is given, and what stands beside it."""
+    """Return the time of every part, also in % of the first run's time if given, with extra cells."""
     columns = [Column("part")]
     for label in labels:
         columns.append(Column(label, "change_ns"))
@@ -95,7 +95,7 @@ def bars(comparison: Comparison) -> Iterator[Section]:
     noisy = [_HALF] if measured and measured.intervals else []
 
     def beside(interval: ConfidenceInterval | None, ns: Sequence[float | None] = ()) -> list[tuple[Value, ...]]:
-        """Return the cells beside a part of one other run: half of its interval, and its bar."""
+        """Return the cells next to each part of one other run: half of its interval, and its bar."""
         if several:
             return []
         drawn = [("█" if (each or 0) > 0 else "░") * round(_BAR_SIZE * abs(each or 0) / longest) for each in ns]
@@ -143,7 +143,7 @@ def classes(comparison: Comparison) -> Iterator[Section]:
         Column("class"), Column(first, "ns"), Column(second, "ns"), Column("difference", "change_ns"),
         Column("runs", "number"), Column("then", "number", joined=True), Column("mostly in", "name"),
     )  # fmt: skip
-    cells = [(item.name, *item.times_ns, item.change_ns, *item.counts, item.place) for item in shown]
+    cells = [(item.name, *item.times_ns, item.change_ns, *item.counts, item.location) for item in shown]
     notes = tuple(filter(None, (_reason(comparison, item.name, item.change_ns > 0) for item in shown)))
     titles = "per step" if counts else "whole traces"
     spare = (*last_rows(len(cells), _LEAST_CLASSES), tuple(range(_LEAST_CLASSES)))
@@ -186,7 +186,7 @@ def differences(comparison: Comparison) -> Iterator[Section]:
 
 
 def _part_rows(comparison: Comparison, by_label: Mapping[str, Difference]) -> Table:
-    """One row per group and per part of a group; what is 0 in every run is left out."""
+    """Return one row per group and per part of a group, without those that are 0 in every run."""
     items = by_label.values()
     rows = []
 
@@ -224,7 +224,7 @@ def _half(interval: ConfidenceInterval | None) -> float | None:
 
 
 def _notes(comparison: Comparison, by_label: Mapping[str, Difference]) -> Iterator[str]:
-    """Yield the ratios, and what one must know to read the table."""
+    """Yield the ratios, and notes that explain the table."""
     for label, item in by_label.items():
         if item.factors:
             product = " × ".join(
@@ -257,7 +257,7 @@ def _first_pass_ns(run: Run | None) -> int | None:
 
 
 def _recorded(comparison: Comparison, by_label: Mapping[str, TraceDifference]) -> Section:
-    """Return the difference of recorded spans: profiled, so never beside unprofiled times."""
+    """Return the difference of recorded spans, which are profiled and so never shown with unprofiled times."""
     first, items = comparison.labels[0], by_label.values()
     parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
     rows = [_DifferenceRow(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
@@ -277,14 +277,14 @@ def _recorded(comparison: Comparison, by_label: Mapping[str, TraceDifference]) -
 
 
 def _phases(first: str, by_label: Mapping[str, PhaseDifference], what: str) -> Section:
-    """Return the difference per step or token of an engine, by phase: profiled, as the above."""
+    """Return the difference per step or token of an engine, by phase; profiled, as the above."""
     items = list(by_label.values())
     parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
     rows = [_DifferenceRow(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
     rows.append(_DifferenceRow("total", [item.span_ns for item in items]))
     notes = (
         f"recorded span per {what}, so the profiler's cost is included; phases without those inside them",
-        *(("tokens that the names of steps tell: the first ones of prompts are not among them",) * (what != "step")),
+        *(("tokens counted by the names of steps, without the first token of each prompt",) * (what != "step")),
         _CHANGES.format(first),
     )
     table = _part_table(by_label, rows, items[0].first_ns)
@@ -292,7 +292,7 @@ def _phases(first: str, by_label: Mapping[str, PhaseDifference], what: str) -> S
 
 
 def _first_ns(comparison: Comparison, kind: str = _UNPROFILED) -> float | None:
-    """Return the time of the first run: of its GPUs from their first work to the end of their last, or of the kind."""
+    """Return the first run's time: GPU time from first to last work, or the time of this kind of step."""
     if kind == _OF_GPUS:
         return sum(device.span_ns for device in comparison.runs[0].devices.values())
     if kind == _OF_GPU_STEPS:

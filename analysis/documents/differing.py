@@ -1,4 +1,4 @@
-"""What differs between runs, on one screen: settings, the largest parts of the difference, figures."""
+"""The differences of several runs on one screen: settings, the largest parts of the time difference, figures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def first_screen(comparison: Comparison, reports: Reports) -> Iterator[Section]:
 
 
 def _unlike(comparison: Comparison, reports: Reports) -> Iterator[tuple[str, str]]:
-    """Name of each setting, device or version that is not the same in all runs, and its values."""
+    """Yield each setting, device or version that is not the same in all runs, and its values."""
     programs = [report.trace.program for report in comparison.runs]
     names: dict[str, None] = {}
     for mappings in (comparison.surroundings, programs):
@@ -74,7 +74,7 @@ def _unlike(comparison: Comparison, reports: Reports) -> Iterator[tuple[str, str
 
 
 def _telling(comparison: Comparison, most: int) -> Iterator[Section]:
-    """Yield the figures that differ most: beyond noise, or by a tenth where it is unknown; of equal ratios one."""
+    """Yield the figures that differ most: beyond noise, or by a tenth where noise is unknown; of equal ratios one."""
     sizes: dict[str, float] = {}
     seen = {_ratios(comparison.wall)}  # the verdict has it
     per_step = all(report.typical_step is not None for report in comparison.runs)

@@ -1,4 +1,4 @@
-"""Figures and settings of one report, of several side by side, or of many in one table; and how exact they are."""
+"""Figures, settings and certificates of one report, of several side by side, or of many in one table."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _BOUNDS = 2
 
 
 class Reports(Struct, frozen=True):
-    """One report or several, and how each but the first differs from it."""
+    """One report or several, and the difference of each from the first."""
 
     labels: tuple[str, ...]
     reports: tuple[Report, ...]
@@ -80,7 +80,7 @@ class Reports(Struct, frozen=True):
 
     @property
     def of_molecules(self) -> bool:
-        """Whether any is of a run of molecules, or the user says so of a foreign trace."""
+        """True if any report is of a run of molecules, or the user says so of a foreign trace."""
         return any(it.given.molecules if it.run is None else it.run.of_molecules for it in self.reports)
 
     def of_each(self, value: Callable[[Report], T | None]) -> list[tuple[str, T]]:
@@ -111,7 +111,7 @@ class Reports(Struct, frozen=True):
         return Section(title, notes if table.rows else (), table, detail=detail)
 
     def of_runs(self, title: str, items: Callable[[Run], Iterable[Any] | None], *fields: Field, **how: Any) -> Section:
-        """Return a row for each item of each run. how: as for `section`."""
+        """Return a table with a row for each item of each run. how: as for `section`."""
         return self.section(title, lambda report: (report.run and items(report.run)) or (), *fields, **how)
 
     def notes(self, lines: Callable[[Report], Iterable[str]]) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ class Reports(Struct, frozen=True):
 
 
 def is_spread(points: Sequence[StepTime]) -> bool:
-    """Whether steps were timed more than once, which gives a band."""
+    """Return True if steps were timed more than once, which gives a band."""
     return any(point.high_ns > point.low_ns for point in points)
 
 
@@ -167,7 +167,7 @@ def _is_had(figure: Figure, report: Report) -> bool:
 
 
 def main_figures(report: Report) -> Section:
-    """Those of the first screen, under few headings, and how exact they are."""
+    """Return the figures of the first screen, under few headings, and how exact they are."""
     figures = (next((figure for id_ in ids if _is_had(figure := _BY_ID[id_], report)), None) for ids in _FIRST)
     shown = _worded(((figure, None) for figure in figures if figure is not None), reports_of(report))[:_MOST_FIRST]
     texts: dict[str, list[str]] = {}
@@ -199,13 +199,13 @@ def _summed(figure: Figure, report: Report) -> str:
 
 
 def is_disturbed(report: Report) -> bool:
-    """Whether other programs ran while the passes were timed, so that these times are not reliable."""
+    """Return True if other programs ran during the timed passes, so that these times are not reliable."""
     run = report.run
     return run is not None and run.machine is not None and bool(run.wall_ns.median) and bool(run.machine.doubts())
 
 
 def _exact(report: Report) -> str:
-    """Return the sentence that all is exact; empty where hardly anything is recorded."""
+    """Return the sentence that all figures are exact; empty where hardly anything is recorded."""
     if is_disturbed(report):
         return "every recorded figure is exact but for the unprofiled times, which are not reliable"
     if report.run is not None or report.trace.gpu_recorded or report.table("step_latency").rows:
@@ -214,7 +214,7 @@ def _exact(report: Report) -> str:
 
 
 def figure_values(report: Report) -> dict[str, Value]:
-    """Each figure by its id; None: not recorded."""
+    """Return each figure's value by its id; None: not recorded."""
     return {figure.id: figure.value(report) for figure in FIGURES}
 
 
@@ -239,7 +239,7 @@ def compared_figures(comparison: Comparison) -> Section:
 
 
 def figures_table(comparison: Comparison, chosen: Container[str]) -> Table:
-    """Return the figures of these ids alone."""
+    """Return a table of the figures with these ids alone."""
     columns, rows = _compared(comparison)
     worded = _worded(((figure, cells) for figure, cells in rows if figure.id in chosen), reports_of(comparison))
     return Table(columns, [(figure.label, *cells) for figure, cells in worded], keys=2, missing="-")
@@ -265,7 +265,7 @@ def _section(
     notes: tuple[str, ...],
     estimate: str,
 ) -> Section:
-    """Return a table for each group but the settings; what no trace records, in a line.
+    """Return a table for each group but the settings, and one line on what no trace records.
 
     estimate: which of several timed passes the times are of; may be empty.
     """
@@ -285,7 +285,7 @@ def _section(
 
 
 def _missing(figures: Sequence[Figure], recorded: Sequence[Figure]) -> tuple[str, ...]:
-    """Return the figures that are not known, by group; a group of which nothing is known by its name alone."""
+    """Return the unknown figures by group; a group without any known figure by its name alone."""
     texts = []
     for group, items in groupby(figures, key=lambda figure: figure.group):
         listed = [figure for figure in items if figure in recorded or not figure.stands_in]
@@ -296,7 +296,7 @@ def _missing(figures: Sequence[Figure], recorded: Sequence[Figure]) -> tuple[str
 
 
 def settings_section(reports: Reports) -> Section:
-    """One row for each setting that any report has, one column for each report; what differs is marked."""
+    """Return a row for each setting of any report, a column for each report; differences are marked."""
     figures = map(of_served, SETTINGS)
     rows = _worded(((figure, [figure.value(report) for report in reports.reports]) for figure in figures), reports)
     recorded = [figure for figure, values in rows if set(values) != {None}]
@@ -317,7 +317,7 @@ def settings_section(reports: Reports) -> Section:
 
 @dataclass(frozen=True)
 class TraceRow:
-    """What one table of many traces keeps of each."""
+    """One trace in a table of many traces."""
 
     file: str
     figures: dict[str, Value]  # by id; empty where it could not be read
@@ -325,7 +325,7 @@ class TraceRow:
 
     @property
     def reason(self) -> str:
-        """The problem without the file's name before it: beside the name it would stand twice."""
+        """The problem without the file's name, which the row already shows."""
         return (self.problem or "").removeprefix(f"{self.file}: ").removeprefix(f"{self.file} ")
 
 
@@ -408,7 +408,7 @@ def _letters() -> Iterator[str]:
 
 
 def bound_text(bound: Bound) -> str:
-    """Return the figure and its bounds: `kernels 12 to 17`, `device 0 busy 3 ms to 4 ms`."""
+    """Return the figure and its bounds as text: `kernels 12 to 17`, `device 0 busy 3 ms to 4 ms`."""
     unit: Unit = "ns" if bound.figure.endswith("_ns") else "number"
     prefix, _, name = bound.figure.rpartition(".")
     name = name.removesuffix("_ns").replace("_", " ")

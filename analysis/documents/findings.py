@@ -32,7 +32,7 @@ _LONGEST_PATH = 32
 
 
 def best_findings(report: Report) -> Section:
-    """Return the first findings in short, then what is worth knowing."""
+    """Return the first findings in short, then notes."""
     worth = [item for item in report.findings if not (item.note or item.warning) and item.part_of is None][:_BEST]
     rows: list[Row] = []
     whole: list[tuple[int, ...]] = []  # rows of each finding
@@ -43,7 +43,7 @@ def best_findings(report: Report) -> Section:
     for number, item in enumerate(worth, 1):
         start = len(rows)
         links[start] = _name(0, report.findings.index(item))
-        rows += [(str(number), _headline(item)), *([("place", item.place_text)] if item.place_text else [])]
+        rows += [(str(number), _headline(item)), *([("location", item.location_text)] if item.location_text else [])]
         evidence.append((len(rows),))
         fixes.append((len(rows) + 1,))
         rows += [("evidence", _first_clauses(item.evidence)), ("fix", item.fix)]
@@ -95,8 +95,8 @@ def _first_clauses(evidence: str) -> str:
 
 
 def _headline(item: Finding) -> str:
-    """Gain and title; of a part of another finding the place too."""
-    location = f", {item.place_text}" if item.part_of and item.place_text else ""
+    """Return gain and title; of a part of another finding the location too."""
+    location = f", {item.location_text}" if item.part_of and item.location_text else ""
     return item.headline + location
 
 
@@ -107,7 +107,7 @@ def _time(gain: Gain) -> str:
 
 
 def next_commands(report: Report) -> Section:
-    """Commands that show more of what this report shows."""
+    """Return commands that show more of the contents of this report."""
     path, has = shlex.quote(report.trace.path), report.trace.events_read
     trace = path if not is_stream(path) and len(path) <= _LONGEST_PATH else "TRACE"
     by = "module" if has(STACK_CATEGORY) else "operator" if has("cpu_op") else "kernel"
@@ -123,7 +123,7 @@ def next_commands(report: Report) -> Section:
 
 
 def findings_section(reports: Reports) -> Section:
-    """All findings in a table, in their order, then each with evidence, fix and query."""
+    """Return all findings in a table, in their order, then each with evidence, fix and query."""
     table = reports.table(
         lambda report: enumerate(report.findings, 1),
         ("#", "index", "0"), ("finding", "text", lambda item: _title(item[1])),
@@ -153,7 +153,7 @@ def _name(report: int, index: int) -> str:
 def _detail(number: str, item: Finding, name: str) -> Section:
     query = f'"{item.query}"' if " " in item.query else item.query
     rows = (
-        *((("place", item.place_text),) if item.place_text else ()),
+        *((("location", item.location_text),) if item.location_text else ()),
         ("evidence", item.evidence),
         *((("uncertain", item.uncertain),) if item.uncertain else ()),
         *((("likely", "taken from names or shapes"),) if not item.certain else ()),

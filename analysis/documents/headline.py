@@ -1,4 +1,4 @@
-"""The first lines of a report: what bounds the time, what the time went to, steps, classes of GPU work, idle time."""
+"""The first lines of a report: what bounds the time, its largest parts, steps, classes of GPU work, idle time."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _run(run: Run) -> str:
 
 
 def _cut(run: Run) -> str:
-    """Answers that the token limit ended: their tokens and times are not of whole ones."""
+    """Return a note on answers that the token limit ended: their tokens and times are not of whole answers."""
     if not run.cut_answers:
         return ""
     number = "All" if run.cut_answers == run.molecules else f"{count_text(run.cut_answers)} of"
@@ -109,7 +109,7 @@ def _cut(run: Run) -> str:
 
 
 def _waiting(phase: PhaseFigures) -> str:
-    """Return the share of a phase that is host syncs, where it is large: the wait is for work of other phases."""
+    """Return the share of a phase that is host syncs, if large: the time is spent waiting for work of other phases."""
     ratio = per(phase.sync_ns, phase.host_ns) or 0.0
     return f" ({percent_text(ratio)} of it in host syncs)" if ratio >= _LEAST_WAITING_RATIO else ""
 
@@ -160,7 +160,7 @@ def _bound(report: Report) -> str:
 
 
 def _of_cpu(report: Report) -> str:
-    """Return a trace without GPU work: what bounds it, if phases tell it, and how long its operators took."""
+    """Return what bounds a trace without GPU work, if phases show it, and the time of its operators."""
     rows: Any = report.table("operator_time").to_json()
     bound = f", {verdict}" if (verdict := _bound(report)) else ""
     if not rows:
@@ -174,13 +174,13 @@ def _of_cpu(report: Report) -> str:
 
 
 def _steps(report: Report) -> str:
-    """How many steps of each kind, how long they took, and a first one that is unlike the rest."""
+    """Return the number of steps of each kind, their durations, and a first one that is unlike the rest."""
     rows: Any = report.table("step_lengths").to_json()
     if not rows or (report.run is not None and report.run.wall_ns.median):  # figures have unprofiled times of steps
         return ""
     host, gpu = ([row for row in rows if row["measure"] == measure] for measure in ("host", "gpu"))
     of_work = f"; GPU work from first to last {_lengths(gpu, False)}" if gpu else ""
-    inferred = "; prefill and decode told apart by their length" if any(row["is_inferred"] for row in rows) else ""
+    inferred = "; prefill and decode distinguished by length" if any(row["is_inferred"] for row in rows) else ""
     return f"{_lengths(host, True)} on the host{of_work}{inferred}"
 
 

@@ -1,4 +1,4 @@
-"""Histories of results as a document: what changed, when and with what, and a plot of each figure."""
+"""Histories of results as a document: changes with their time and settings, and a plot of each figure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RESULT = ("time", "commit", "file", "digest", "version", "environment", "findin
 
 
 def history_document(histories: Sequence[History], where: str) -> Document:
-    """All histories of a folder."""
+    """Return all histories of a folder."""
     return Document(
         f"History of {where}",
         tuple(section for history in histories for section in _sections(history)),
@@ -83,7 +83,7 @@ def _p_value(change: Change) -> str:
 
 def _notes(history: History) -> tuple[str, ...]:
     if not history.changes:
-        return ("no figure changed, as far as Apache Otava tells from these results",)
+        return ("Apache Otava found no change of a figure in these results",)
     return ("change points by Apache Otava; before and after: means of the results up to the next change",)
 
 
@@ -92,7 +92,7 @@ def _mean(name: str) -> Field:
 
 
 def _differences(history: History) -> Iterator[Section]:
-    """Return what else is different at each result from which figures changed."""
+    """Yield the settings that changed together with figures, for each result at which figures changed."""
     for last, first in dict.fromkeys((change.last, change.first) for change in history.changes):
         before, after = history.entries[last], history.entries[first]
         rows = [(name, f"{old} -> {new}") for name, (old, new) in differing(before, after).items()]
@@ -111,7 +111,7 @@ def _changes(history: History) -> list[dict[str, Any]]:
 
 
 def _record(name: str, change: dict[str, Any]) -> dict[str, Any]:
-    """Return a change for CSV."""
+    """Return a change as a row of CSV."""
     texts = (f"{what}: {old} -> {new}" for what, (old, new) in change["differing"].items())
     return {"name": name, **change, "differing": "; ".join(texts)}
 

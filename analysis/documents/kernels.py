@@ -1,4 +1,4 @@
-"""Two traces kernel by kernel as a document: the verdict, the sum, what differs where, both sequences side by side."""
+"""Two traces kernel by kernel as a document: the verdict, the sum, differences by location, both sequences."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ _HUNK: tuple[Name, ...] = (
 _VERBS = {INSERTED: "adds", DELETED: "leaves out", MOVED: "moves"}
 _ALIKE = "between two matches; those that differ alike together"
 # In a sentence about kernels.
-_MOST_PLACES, _MOST_NAMES = 2, 3
+_MOST_LOCATIONS, _MOST_NAMES = 2, 3
 _LONGEST = 60
-# A screen shows so many places at most, and at least.
-_PLACES, _LEAST_PLACES = 8, 3
+# A screen shows so many locations at most, and at least.
+_LOCATIONS, _LEAST_PLACES = 8, 3
 
 
 def kernels_document(kernels: Kernels) -> Document:
@@ -131,7 +131,7 @@ def _pairs_document(result: Summed, region: str, labels: tuple[str, str]) -> Doc
         sections=(
             total,
             plot_section(["sum"], (labels, spans, parts, recorded)),
-            Section("By place", ("layers together",), _sums("place", result, _places(result)), detail=True),
+            Section("By location", ("layers together",), _sums("place", result, _locations(result)), detail=True),
             Section(f"Where {word}s differ", (_ALIKE,), _hunks(result), detail=True),
             Section(f"Matched {word}s", (), _matched(result), detail=True),
             *by_layer,
@@ -150,15 +150,15 @@ def _pairs_document(result: Summed, region: str, labels: tuple[str, str]) -> Doc
 
 
 def _largest(result: Summed) -> Section:
-    """Return the places whose times differ most."""
-    rows = [pair for pair in islice(_places(result), _PLACES) if any(pair[1].counts.values())]
+    """Return the locations whose times differ most."""
+    rows = [pair for pair in islice(_locations(result), _LOCATIONS) if any(pair[1].counts.values())]
     table = table_of(
         rows,
-        ("place", "path", "0"), (SIDES[0], "ns", "1.first.span_ns"), (SIDES[1], "ns", "1.other.span_ns"),
+        ("location", "path", "0"), (SIDES[0], "ns", "1.first.span_ns"), (SIDES[1], "ns", "1.other.span_ns"),
         ("difference", "change_ns", "1.total_ns"),
         keys=4, spare=(*last_rows(len(rows), _LEAST_PLACES), tuple(range(_LEAST_PLACES))),
     )  # fmt: skip
-    return Section("Largest places, with the idle time before their work", table=table)
+    return Section("Largest locations, with the idle time before their work", table=table)
 
 
 def noun(result: Summed) -> str:
@@ -174,7 +174,7 @@ def _notes(result: Summed, region: str, labels: tuple[str, str]) -> Iterator[str
         yield f"{text}; not compared: {count_text(outside)} outside, {time_text(outside_ns)}" if outside else text
     beside = [_beside_ns(part) for part in parts]
     if any(beside) and parts[0].trace.has_gpu:
-        yield f"work beside earlier work counts once: {' and '.join(map(time_text, beside))} are left out"
+        yield f"work that overlaps earlier work counts once: {' and '.join(map(time_text, beside))} are left out"
     if text := result.whole.split_text:
         yield f"of matched {noun(result)}s: {text}"
     if parts[0].trace.has_gpu:
@@ -211,7 +211,7 @@ def _sum(result: Summed) -> Table:
 
 
 def _sums(title: str, result: Summed, sums: Iterable[tuple[str, RowSum]]) -> Table:
-    """Return a row for each sum by its name."""
+    """Return a table with a row for each sum, by its name."""
     parts: list[Field] = [(PART_WORDS[part], "change_ns", f"1.parts.{part}") for part in PARTS]
     return table_of(
         sums,
@@ -222,7 +222,7 @@ def _sums(title: str, result: Summed, sums: Iterable[tuple[str, RowSum]]) -> Tab
     )  # fmt: skip
 
 
-def _places(result: Summed) -> Iterator[tuple[str, RowSum]]:
+def _locations(result: Summed) -> Iterator[tuple[str, RowSum]]:
     for location, item in sorted(result.locations.items(), key=lambda pair: -abs(pair[1].total_ns)):
         yield location.short, item
     if result.tail_ns:
@@ -233,7 +233,7 @@ def _places(result: Summed) -> Iterator[tuple[str, RowSum]]:
 
 def _hunks(result: Summed) -> Table:
     def names(title: str, which: str) -> Field:
-        """Names in order, each once with its number."""
+        """Return a column of distinct names in order, each with its number."""
 
         def text(hunk: Hunk) -> str:
             counts = Counter(map(short_name, getattr(hunk, which)))
@@ -243,7 +243,8 @@ def _hunks(result: Summed) -> Table:
 
     return table_of(
         result.hunks,
-        ("place", "path", "location.short"), ("times", "count", "count"), ("difference", "change_ns", "sum.total_ns"),
+        ("location", "path", "location.short"), ("times", "count", "count"),
+        ("difference", "change_ns", "sum.total_ns"),
         names("only in the first", "first"), names("only in the second", "other"), names("moved", "moved"),
         ("after", "name", "between.0"), ("before", "name", "between.1"),
         missing="", keys=2,
@@ -267,7 +268,7 @@ def _matched(result: Summed) -> Table:
 
 
 def _side_by_side(result: Summed, labels: tuple[str, str]) -> Section:
-    """Both sequences in order."""
+    """Return both sequences side by side, in order."""
 
     def side(name: str, label: str) -> Iterator[Field]:
         yield label, "name", lambda item: (work := getattr(item[0], name)) and what(work)
@@ -275,7 +276,7 @@ def _side_by_side(result: Summed, labels: tuple[str, str]) -> Section:
         yield "gap before", "ns", lambda item: getattr(item[0], name) and getattr(item[1], name).idle_ns
 
     fields: list[Field] = [
-        ("place", "path", lambda item: location_of(item[0].work).text),
+        ("location", "path", lambda item: location_of(item[0].work).text),
         ("times", "count", lambda item: sum(item[1].counts.values())), *side("first", labels[0]),
         *side("other", labels[1]), ("difference", "change_ns", "1.total_ns"),
         ("change", "text", lambda item: next(iter(item[2])) if len(item[2]) == 1 else MATCHED),
@@ -288,7 +289,7 @@ def _side_by_side(result: Summed, labels: tuple[str, str]) -> Section:
 
 
 def _folded(changes: Sequence[WorkChange]) -> list[tuple[WorkChange, RowSum, set[str]]]:
-    """Fold neighbours of a layer and phase with others alike, and return changes with sums and parts."""
+    """Return changes with their sums and parts; adjacent ones of a layer and phase that are similar are folded."""
     blocks: dict[Any, list[tuple[WorkChange, RowSum, set[str]]]] = {}
     for _, group in groupby(changes, key=lambda change: (change.work.phase, change.work.layer)):
         block = list(group)
@@ -304,7 +305,7 @@ def _folded(changes: Sequence[WorkChange]) -> list[tuple[WorkChange, RowSum, set
 
 
 def _beside_ns(part: Selection) -> int:
-    """Time in which earlier work of the device still ran, ns: it counts for that work alone."""
+    """Return the time in which earlier work of the device still ran, ns: it counts for that work alone."""
     return sum(item.dur - item.own_ns for item in part.items)
 
 
@@ -317,9 +318,9 @@ def _data(result: Summed, region: str, labels: tuple[str, str]) -> dict[str, Any
         "schema": SCHEMA, "by": noun(result), "region": region,
         "traces": [{"label": label, **side} for label, side in sides],
         "difference": named(result, *_DIFFERENCE), "verdict": kernel_verdict(result, labels),
-        "places": objects(result.locations.items(), ("phase", "0.phase"), ("module", "0.module"), *_of_sum("1")),
+        "locations": objects(result.locations.items(), ("phase", "0.phase"), ("module", "0.module"), *_of_sum("1")),
         "layers": objects(result.layers.items(), ("layer", "0"), *_of_sum("1")),
-        "stretches": objects(result.hunks, *_HUNK, *_of_sum("sum")), "sequence": sequence, "names": list(names),
+        "hunks": objects(result.hunks, *_HUNK, *_of_sum("sum")), "sequence": sequence, "names": list(names),
     }  # fmt: skip
 
 
@@ -330,7 +331,7 @@ def _of_sum(where: str) -> list[Name]:
 
 
 def kernel_verdict(result: Summed, labels: tuple[str, str]) -> tuple[str, ...]:
-    """How much longer the second takes, what it adds, leaves out and moves, and where matched work differs most."""
+    """Return sentences on the second trace: how much longer, extra, missing and moved work, largest differences."""
     if not result.span_ns and not any(result.whole.parts.values()) and not result.hunks:
         return (f"{labels[1]} and {labels[0]} ran the same {noun(result)}s in the same time.",)
     lines = (
@@ -356,7 +357,7 @@ def _total(result: Summed, labels: tuple[str, str]) -> str:
 
 
 def _only(result: Summed, kind: str) -> str:
-    """Return the description of work of one kind, by where it is and who asks for it."""
+    """Return text on added or removed work of one kind, by its location and caller."""
     changes = [change for change in result.changes if change.kind == kind]
     if not changes:
         return ""
@@ -376,7 +377,7 @@ def _only(result: Summed, kind: str) -> str:
     number = _amount([change.work for change in changes], noun(result), steps or 1)
     time_ns = sum(change.time_ns for change in changes)
     start = f"It {_VERBS[kind]} {number}{' per step' if steps else ''} ({signed_time_text(time_ns)})"
-    return f"{start}: {_listed(said, _MOST_PLACES, 'more place', ';')}."
+    return f"{start}: {_listed(said, _MOST_LOCATIONS, 'more location', ';')}."
 
 
 def _listed(texts: Sequence[str], most: int, noun: str, mark: str = "") -> str:
@@ -402,7 +403,7 @@ def _where(location: FoldedLocation, hunk: Hunk | None) -> str:
 
 
 def _work_names(changes: Sequence[WorkChange], steps: int) -> str:
-    """Return the most frequent operators, and the functions that ask for them."""
+    """Return the most frequent operators, and the functions that call them."""
     groups = Counter((_work_name(change.work), change.work.source) for change in changes)
     sources = {source for _, source in groups}
     said = [
@@ -419,7 +420,7 @@ def _of_kind(result: Summed, kind: str) -> list[RecordedWork]:
 
 
 def _amount(rows: Sequence[RecordedWork], word: str, steps: int = 1) -> str:
-    """How many kernels, or operators, per step; copies and sets of memory are told apart."""
+    """Return the number of kernels, or operators, per step; copies and memsets are counted apart."""
     kinds = Counter(_memory_kind(row) for row in rows)
     copies = kinds["memcpy"] / steps
     said = [numbered(kinds[None] / steps, word)] if kinds[None] or not rows else []
@@ -445,4 +446,4 @@ def _most(result: Summed, part: str) -> str:
     said = [f"{location} {signed_time_text(ns)}" for location, ns in sorted(times, key=lambda item: -abs(item[1]))]
     if not said:
         return ""
-    return f"Matched {noun(result)}s are {part} most in {_listed(said, _MOST_PLACES, 'more place')}."
+    return f"Matched {noun(result)}s are {part} most in {_listed(said, _MOST_LOCATIONS, 'more location')}."

@@ -1,11 +1,11 @@
-"""What the headline of a trace says where its figures are not exact, or most of its steps are unlike the others."""
+"""Limits in the headline of a trace: figures that are not exact, or steps that are mostly unlike the others."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 
-from molprof.analysis.figures.model import IDLE_CAUSES, Evidence, Group, Report, place_text
+from molprof.analysis.figures.model import IDLE_CAUSES, Evidence, Group, Report, location_text
 from molprof.common.values import count_text, per, percent_text, time_text
 
 # A busy share that may be off by more of the time is shown from the least to the most.
@@ -18,14 +18,14 @@ _LEAST_IDLE_RATIO = 0.001
 
 
 def lost_times(report: Report) -> str | None:
-    """Why the GPU's busy and idle time are not to be had; None where they are."""
+    """Return why the GPU's busy and idle time are not known; None where they are."""
     doubted = report.doubts_on(("gpu_time", "gpu_idle"))
     reasons = [item.reason for item in doubted if item.verdict == "not_to_be_had" and item.reason]
     return "; ".join(dict.fromkeys(reasons)) or None
 
 
 def limits_of(report: Report, figure: str, value_ns: int) -> tuple[float, float]:
-    """Return the least and the most of a time of all devices together, as the certificate bounds it."""
+    """Return the lower and upper bound of a time of all devices together, by the certificate."""
     low = high = float(value_ns)
     for bound in (bound for item in report.doubts_on(("gpu_time", "gpu_idle")) for bound in item.bounds):
         if bound.figure.startswith("devices.") and bound.figure.endswith(figure):
@@ -35,7 +35,7 @@ def limits_of(report: Report, figure: str, value_ns: int) -> tuple[float, float]
 
 
 def busy_text(report: Report, busy_ns: int, span_ns: int) -> str:
-    """Return the share of the time with work; from the least to the most where missing work may be much of it."""
+    """Return the share of busy time; as a range where missing work may be much of it."""
     low, high = limits_of(report, ".busy_ns", busy_ns)
     if high - low < _WIDE_RATIO * span_ns:
         return percent_text(per(busy_ns, span_ns))
@@ -43,7 +43,7 @@ def busy_text(report: Report, busy_ns: int, span_ns: int) -> str:
 
 
 def odd_steps(report: Report) -> str:
-    """Return the sentence that most steps have no GPU work, and that one piece of it takes most of the time."""
+    """Return the sentence that most steps have no GPU work, and that one step's work takes most of the time."""
     said = [
         f"{count_text(doubt.evidence['steps_without_work'])} of {count_text(doubt.evidence['steps'])} steps have no "
         "GPU work"
@@ -61,7 +61,7 @@ def _are_most(steps: Evidence) -> bool:
 
 
 def largest_cause(report: Report) -> str:
-    """Return the main cause of idle time, where at least half of that time is sure."""
+    """Return the main cause of idle time, if at least half of that time has a sure cause."""
     idle_ns = sum(device.idle_ns for device in report.devices.values())
     span_ns = sum(device.span_ns for device in report.devices.values())
     times: Counter[str] = Counter()
@@ -75,6 +75,6 @@ def largest_cause(report: Report) -> str:
     share = percent_text(times[cause] / idle_ns)
     text = f"main cause {IDLE_CAUSES.get(cause, cause)}: {share} of {time_text(idle_ns)} between work"
     bottleneck = report.bottleneck
-    if bottleneck is None or bottleneck.idle_cause != cause or bottleneck.idle_place_ratio is None:
+    if bottleneck is None or bottleneck.idle_cause != cause or bottleneck.idle_location_ratio is None:
         return text
-    return f"{text}; {place_text(bottleneck.idle_place, bottleneck.idle_place_ratio)}"
+    return f"{text}; {location_text(bottleneck.idle_location, bottleneck.idle_location_ratio)}"

@@ -1,4 +1,4 @@
-"""Masks of engines along instances of JSON schemas, as sections: engines, times and their tails, who is right."""
+"""Masks of engines along instances of JSON schemas, as sections: engines, times and their tails, correctness."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _DIFFER: tuple[Name, ...] = (
 
 
 def masks_sections(measured: Sequence[MeasuredCase]) -> Iterator[Section]:
-    """Sections of all cases of masks in an environment, those that have rows."""
+    """Yield the sections of all mask cases in an environment, those that have rows."""
     return (section for section in _sections(engine_masks(measured)) if section.table and section.table.rows)
 
 
@@ -64,7 +64,7 @@ def _sections(engines: Sequence[EngineMasks]) -> Iterator[Section]:
 
 
 def masks_ranking(measured: Sequence[MeasuredCase]) -> Document:
-    """Return what engines take of a step under one constraint, and which to take."""
+    """Return the costs of a step under one constraint with each engine, and the recommended engine."""
     engines = engine_masks(measured)
     names = dict.fromkeys(item.tokenizer for item in engines)
     mine = {name: [item for item in engines if item.tokenizer == name] for name in names}
@@ -74,7 +74,7 @@ def masks_ranking(measured: Sequence[MeasuredCase]) -> Document:
 
 
 def _decision(name: str, items: Sequence[EngineMasks]) -> Iterator[str]:
-    """Which engine to take, a sentence for each device: the one of the least costs, over batches of all sizes."""
+    """Yield a sentence for each device on the engine with the lowest cost, over batches of all sizes."""
     costs = [cost for cost in step_costs(items) if cost.threads is None]
     wrong = {item.engine: len(item.wrong(True)) for item in items}
     least = min(wrong.values(), default=0)
@@ -243,7 +243,7 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
 
 
 def _costs(name: str, engines: Sequence[EngineMasks]) -> Iterator[Section]:
-    """Yield steps of batches: engines by the total."""
+    """Yield the sections of batches' steps: engines by total time."""
     costs = step_costs(engines)
     if not costs:
         return

@@ -1,4 +1,4 @@
-"""Memory of a trace: what lived at the peak and over time, who allocated it, how it grows, what a batch of N needs."""
+"""Memory of a trace: use at the peak and over time, who allocates it, how it grows, the need of a batch of N."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _is_far(batch: BatchMemory, memory: Memory) -> bool:
 
 
 def _places(course: MemoryTimeline) -> Section:
-    """Return the tree of who allocates."""
+    """Return the tree of locations that allocate memory."""
     allocated = sum(node.bytes for node in course.places if len(node.path) == 1)
     lives = sum(node.peak_bytes for node in course.places if len(node.path) == 1)
     shown = [
@@ -149,7 +149,7 @@ def _places(course: MemoryTimeline) -> Section:
         notes.append(f"Not shown: {counted(rest, 'row')} below {percent_text(LEAST_RATIO)}. JSON and CSV have all.")
     table = table_of(
         shown,
-        ("place", "name", lambda node: "  " * (len(node.path) - 1) + short_name(short_source(node.path[-1]))),
+        ("location", "name", lambda node: "  " * (len(node.path) - 1) + short_name(short_source(node.path[-1]))),
         ("allocations", "count"), ("allocated", "bytes", "bytes"), ("at the peak", "bytes", "peak_bytes"),
         ("left", "bytes", "left_bytes"),
         spare_columns=("left", "allocations"),
@@ -169,7 +169,7 @@ def _others(memory: Memory) -> list[Section]:
 
 
 def _samples(course: MemoryTimeline) -> dict[str, Any]:
-    """Return the course at moments evenly apart, and at the peak."""
+    """Return memory use at evenly spaced moments, and at the peak."""
     at = np.unique(np.append(np.linspace(0, len(course.ts) - 1, _SAMPLES).astype(int), course.peak))
     return {"ts": course.ts[at].tolist(), **{name: live[at].tolist() for name, live in course.live.items()}}
 
@@ -179,7 +179,7 @@ _COURSE = (
     ("unexplained_events", "unexplained"), "peak_bytes", ("peak_ts", lambda course: course.ts[course.peak]),
     "reserved_bytes", "at_peak",
     ("growth", lambda course: course, (("bytes", "growth"), ("steps", "growth_steps"), ("tokens", "growth_tokens"))),
-    ("course", _samples), ("places", "places", _PLACE),
+    ("course", _samples), ("locations", "places", _PLACE),
 )  # fmt: skip
 _MODEL = (
     ("weights_bytes", "needs.weights"), ("token_bytes", "needs.cache_of_token"),

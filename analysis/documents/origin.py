@@ -1,4 +1,4 @@
-"""Where GPU work comes from: a tree, and who asks for launches, copies and host syncs; replayed graphs opened."""
+"""Origin of GPU work: a tree, and the callers of launches, copies and host syncs; replayed graphs opened."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _WHAT = {"module": "module", "source": "Python function", "operator": "operator"
 _KNOWN = ("operator", "shapes", "module", "source")
 _CERTAINTIES = ("exact", "aligned", "likely")
 _MEANING = (
-    "exact: the replay's own annotation names it; aligned: names in order, all alike or with no other place that fits; "
-    "likely: another place fits as well, or names agree in part or not at all"
+    "exact: the replay's own annotation names it; aligned: names in order, all equal or with no other match; "
+    "likely: another position fits as well, or names agree in part or not at all"
 )
 
 _POSITION: tuple[Field, ...] = (
@@ -90,7 +90,8 @@ def origin_document(origins: Origins, by: str) -> Document:
             "tokens": origins.tokens,
             "without_call": dict(zip(("name", "count", "gpu_ns"), (NO_CALL, *origins.without_call), strict=True)),
             **({} if origins.sampled is None else {"sampled": to_builtins(origins.sampled)}),
-            "tree": tree.to_json(), "places": {name: objects(locations, *_PLACE) for name, locations in calls.items()},
+            "tree": tree.to_json(),
+            "locations": {name: objects(locations, *_PLACE) for name, locations in calls.items()},
         },
         records=lambda: records(_nodes(tree)),
         warnings=_without_stacks(origins, by),
@@ -99,7 +100,7 @@ def origin_document(origins: Origins, by: str) -> Document:
 
 
 def _without_stacks(origins: Origins, by: str) -> tuple[str, ...]:
-    """Return one line on what a tree by modules or functions lacks, and how to record it, or none."""
+    """Return a line on what a tree by modules or functions lacks, and how to record it; none if nothing is lacking."""
     what, needed = _NEEDS.get(by, ("", origins.kinds))
     if origins.kinds & needed:
         return ()
@@ -144,19 +145,19 @@ def _what(origins: Origins, tree: Tree) -> tuple[str, ...]:
 
 
 def _row(node: Tree) -> dict[str, Any]:
-    """Return the kind, number and amounts of a node, own ones by `own_` before their name."""
+    """Return the kind, number and amounts of a node; own amounts have names with `own_`."""
     inclusive = dict(zip(NAMES, node.inclusive, strict=False))
     own = {f"own_{name}": amount for name, amount in zip(NAMES, node.own, strict=False)}
     return {"kind": node.kind, "count": node.count, **inclusive, **own}
 
 
 def _host_ns(node: Tree, own: bool = False) -> int:
-    """Time of operators and Python on the host."""
+    """Return the time of operators and Python on the host."""
     return node.amount("operator_ns", own) + node.amount("python_ns", own)
 
 
 def _tree(origins: Origins, tree: Tree, by: str) -> Section:
-    """Nodes by share of GPU time, and those that take much time on the host; without GPU by share of host time."""
+    """Return nodes by share of GPU time, and those with much host time; without a GPU by share of host time."""
     has_work, host_ns = bool(tree.amount("gpu_ns")), _host_ns(tree)
     whole = tree.amount("gpu_ns") if has_work else host_ns
     least_ns = (LEAST_HOST_RATIO if has_work else LEAST_RATIO) * host_ns
@@ -209,18 +210,18 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
 
 
 def _bound(memory_ns: int, least_ns: int) -> str | None:
-    """Return the kind of limit that makes most of the least time."""
+    """Return the kind of limit that accounts for most of the least time."""
     return None if not least_ns else "memory" if 2 * memory_ns >= least_ns else "compute"
 
 
 def _function(name: str) -> str:
-    """Return a function before its file, without the outer folders: where that is cut, the function is still there."""
+    """Return a function before its file, without the outer folders, so that a cut text still shows the function."""
     location, colon, function = short_source(name).rpartition("): ")
     return f"{function} {location.replace('(', ':')}" if colon else name
 
 
 def _choose(tree: Tree, depth: int, wanted: Callable[[Tree], bool], skip: bool, chosen: list[tuple[int, Tree]]) -> int:
-    """Nodes that are wanted, below those that are. With `skip`, not those that only call another; returns how many."""
+    """Add the wanted nodes below these; with `skip`, without those that only call another. Returns their number."""
     skipped = 0
     for child in filter(wanted, tree.children):
         if skip and child.kind in _FUNCTIONS and any(inner.inclusive == child.inclusive for inner in child.children):
@@ -242,7 +243,7 @@ def _places(title: str, time: str, locations: Sequence[CallLocation]) -> Section
 
 
 def _nodes(tree: Tree) -> Iterator[dict[str, Any]]:
-    """Yield the nodes in order, each by its path."""
+    """Yield the nodes in order, each with its path."""
     path: list[str] = []
     for depth, node in tree.walk():
         path[depth:] = [node.name]
@@ -250,7 +251,7 @@ def _nodes(tree: Tree) -> Iterator[dict[str, Any]]:
 
 
 def opened_sections(opened: Opened) -> list[Section]:
-    """How much is known of the graphs' kernels, each graph by position, and what is not known."""
+    """Return sections on graphs: how much is known of their kernels, each graph by position, and what is unknown."""
     shares = table_of(
         _shares(opened).items(),
         ("known", "name", "0"), ("kernels", "count", "1.kernels"), ("share", "ratio", "1.ratio"),
@@ -305,7 +306,7 @@ def _kind(here: int, there: int) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    """Names in order, those that follow each other once, and how often."""
+    """Return names in order as text; consecutive equal names once, with their number."""
     return ", ".join(
         short_name(name) if (times := len(list(group))) == 1 else f"{times} x {short_name(name)}"
         for name, group in groupby(names)
@@ -313,7 +314,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def opened_data(opened: Opened) -> dict[str, Any]:
-    """Return what JSON holds of opened graphs."""
+    """Return the JSON of opened graphs."""
     graph: tuple[Name, ...] = (
         ("graph", "number"), "replays", "captures", ("capture_nodes", "nodes"), "consistent_ratio", "doubts",
         ("unused_nodes", "unused", ("operator", "name")), ("positions", lambda item: [*_folded(item, opened.places)]),
@@ -356,7 +357,7 @@ def _kernels(opened: Opened) -> Iterator[tuple[NodeWork, Origin]]:
 
 
 def _shares(opened: Opened) -> dict[str, dict[str, Any]]:
-    """Of the kernels in graphs, those of which each is known, and how sure the match is."""
+    """Return the share of kernels in graphs for which each property is known, and how sure the match is."""
     kernels = list(_kernels(opened))
     total_ns = sum(work.dur for work, _ in kernels)
 
@@ -377,7 +378,7 @@ def _shares(opened: Opened) -> dict[str, dict[str, Any]]:
 
 
 def _without(opened: Opened) -> list[dict[str, Any]]:
-    """Kernels that lack an operator, shapes or module, by name."""
+    """Return the kernels that lack an operator, shapes or module, by name."""
     lacks = (
         (
             work.graph,
@@ -394,7 +395,7 @@ def _without(opened: Opened) -> list[dict[str, Any]]:
 
 
 def _folded(graph: Graph, origins: dict[int, Origin]) -> Iterator[dict[str, Any]]:
-    """Positions in order, blocks that repeat as one: equal kernels of equal origin, but for numbers of modules."""
+    """Yield positions in order, repeated blocks as one: equal kernels of equal origin, but for numbers of modules."""
     by_position: defaultdict[int, list[NodeWork]] = defaultdict(list)
     for work in graph.work:
         if work.position is not None:

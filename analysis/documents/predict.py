@@ -1,4 +1,4 @@
-"""What a run would be on a GPU that is not here: its figures with their intervals, what limits it, and the evidence."""
+"""Prediction of a run on another GPU as a document: figures with their intervals, limits and evidence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FIGURES: tuple[tuple[str, str, Unit], ...] = (
 
 
 def predict_document(prediction: Prediction, sizes: Sizes | None = None) -> Document:
-    """sizes: the run at other batch sizes."""
+    """Return a prediction as a document. sizes: the run at other batch sizes."""
     parts = () if sizes is None else tuple(_sizes(prediction, sizes))
     return Document(
         title=f"{path_text(prediction.run.info.path)} predicted for {_device(prediction)}",
@@ -163,7 +163,7 @@ def _sizes(prediction: Prediction, sizes: Sizes) -> Iterator[Section]:
         + (f". The recorded steps of this run took {ratio:.3g} times as long with it." if ratio and ratio > 1 else "."),
     ]
     if sizes.tokens is None:
-        notes.append("The run does not tell the sizes of its model, so the memory is not known.")
+        notes.append("The run does not record the sizes of its model, so the memory is not known.")
     else:
         fields.append(("memory", "bytes", _interval("memory_bytes")))
         notes.append(
@@ -176,7 +176,7 @@ def _sizes(prediction: Prediction, sizes: Sizes) -> Iterator[Section]:
         notes.append(f"A batch of {rows:,} needs {memory.value / 1e9:,.0f} GB, and the GPU has {capacity:,.0f}.")
     if sizes.unknown:
         names = ", ".join(f"{name} ({count:,})" for name, count in sorted(sizes.unknown.items()))
-        notes.append(f"As recorded, since their shapes do not tell the rows: {names}.")
+        notes.append(f"As recorded, since their shapes do not show the rows: {names}.")
     table = table_of(sizes.each, *fields)
     joined = tuple(replace(column, joined=column.title == "interval") for column in table.columns)
     yield Section("Batch sizes", tuple(notes), replace(table, columns=joined))
@@ -232,7 +232,7 @@ def _compiled_note(compiled: CompiledRun) -> str:
     before, after = compiled.kernels
     return (
         f"torch.compile: of {before:,} kernels in forwards, {after:,} would stay, and the GPU's work would take "
-        f"{_range(compiled.gpu_ns)}. Operators that inductor fuses are told by their order and sizes alone."
+        f"{_range(compiled.gpu_ns)}. The operators that inductor fuses are inferred from order and sizes alone."
     )
 
 

@@ -1,4 +1,4 @@
-"""What a report says of a program that is not molprof's: its steps, phases and logits processors, and its time.
+"""Lines and sections of a report on another program: its steps, phases, logits processors and times.
 
 And what of steps, phases, tokens, stacks and shapes is not recorded, and how to record it.
 """
@@ -48,7 +48,7 @@ def program_lines(report: Report) -> Iterator[str]:
 
 
 def missing(report: Report) -> Iterator[str]:
-    """Yield what a foreign trace lacks that matters to it; without GPU work in full, with how to record it."""
+    """Yield what a foreign trace lacks that matters for it; without GPU work in full, with how to record it."""
     lacks = unrecorded(report)
     if "steps" in lacks and not report.trace.gpu_recorded:
         yield f"Steps, phases and logits processors are not recorded: {lacks['steps']}."
@@ -68,7 +68,7 @@ def unrecorded_sections(reports: Reports) -> list[Section]:
 
 
 def unrecorded(report: Report) -> dict[str, str]:
-    """How to record what a foreign trace lacks, by its name."""
+    """Return how to record what a foreign trace lacks, by its name."""
     if report.run is not None or not report.trace.events_by_category:
         return {}
     program, steps = _program(report), report.table("step_latency").rows
@@ -98,7 +98,7 @@ def unrecorded(report: Report) -> dict[str, str]:
 
 
 def _program(report: Report) -> str:
-    """Return the engine or library whose steps or phases are recorded; none is empty."""
+    """Return the engine or library whose steps or phases are recorded; empty if there is none."""
     for name, column in (("engine_phases", "program"), ("steps", "source")):
         for row in report.table(name).to_json():
             if row[column] in _PROGRAMS:
@@ -107,7 +107,7 @@ def _program(report: Report) -> str:
 
 
 def processors_section(reports: Reports) -> Section:
-    """Return the logits processors by class and place."""
+    """Return the logits processors by class and location."""
     return reports.of_runs(
         "Logits processors", _processors,
         ("place", "index"), ("class", "text", "name"), ("from", "text", lambda item: _ORIGIN[item.own]),
@@ -134,7 +134,7 @@ def _of_processors(report: Report) -> Iterator[str]:
 
 
 def program_times(run: Run) -> str | None:
-    """How the time of a program was measured; None of a capture."""
+    """Return how the time of a program was measured; None for a capture."""
     if not isinstance(run.program, ProgramTotals):
         return None
     if run.session is not None or run.wall_ns.repeats > 1:
@@ -144,7 +144,7 @@ def program_times(run: Run) -> str | None:
 
 
 def paired_lines(run: Run) -> Iterator[str]:
-    """Yield what a program's logits processors cost, by paired runs with and without them, and what is switched off."""
+    """Yield the cost of a program's logits processors, by paired runs with and without them, and what is off."""
     program = run.program
     if not isinstance(program, ProgramTotals):
         return
@@ -175,7 +175,7 @@ def _tokens(counts: Sequence[int]) -> str:
 
 
 def _ratio(here: Sequence[float], there: Sequence[float]) -> str:
-    """Return the factor of the means, with its interval."""
+    """Return the ratio of the means, with its interval."""
     text = factor_text(fmean(here) / fmean(there))
     interval = paired_ratio(here, there)
     if interval is None:
@@ -184,7 +184,7 @@ def _ratio(here: Sequence[float], there: Sequence[float]) -> str:
 
 
 def program_notes(run: Run) -> Iterator[str]:
-    """Yield the notes on what no phase contains."""
+    """Yield notes on time in no phase."""
     program = run.program
     if isinstance(program, ProgramTotals) and isinstance(program.paired, PairedRuns):
         yield from (f"a run that is not counted, or failed: {line}" for line in program.paired.failed)

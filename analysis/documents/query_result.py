@@ -9,7 +9,7 @@ from molprof.common.values import counted
 
 
 def query_document(result: QueryResult) -> Document:
-    """One table for each result. Formats that hold one table raise UsageError for several."""
+    """Return one table for each result. Formats that hold one table raise UsageError for several."""
     sections = tuple(Section("", (counted(len(frame), "row"),), _table(frame)) for frame in result.frames)
     return Document("", sections, lambda: result.frame.to_json(), lambda: _table(result.frame))
 

@@ -1,4 +1,4 @@
-"""The questions that traces answer: what answers each, and which ones a trace cannot answer, with the reason."""
+"""Questions that traces answer: the answer to each, or the reason why a trace cannot give it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _gpu(report: Report) -> str | None:
 
 
 def _lacks(*names: str) -> Reason:
-    """Return the reason that a foreign trace does not record one of these."""
+    """Return the reason why a foreign trace that lacks one of these cannot answer."""
 
     def reason(report: Report) -> str | None:
         lacking = unrecorded(report)
@@ -65,13 +65,13 @@ def _judged(report: Report) -> str | None:
 
 
 def _any(*reasons: Reason) -> Reason:
-    """Return the first reason that holds."""
+    """Return the first of several reasons that holds."""
     return lambda report: next((text for reason in reasons if (text := reason(report)) is not None), None)
 
 
 @dataclass(frozen=True)
 class Question:
-    """What somebody asks of a trace, and what answers it."""
+    """A question about a trace, and the command or figures that answer it."""
 
     id: str
     text: str
@@ -100,8 +100,8 @@ QUESTIONS = (
     ),
     Question(
         "idle", "Why is the GPU idle, and which code makes it wait?",
-        ("molprof report TRACE", "molprof query idle_causes TRACE", "molprof query idle_places TRACE"),
-        ("idle_causes", "idle_places", "launches", "host_syncs"), ("idle", "waits"), _gpu, ("origin", "host"),
+        ("molprof report TRACE", "molprof query idle_causes TRACE", "molprof query idle_locations TRACE"),
+        ("idle_causes", "idle_locations", "launches", "host_syncs"), ("idle", "waits"), _gpu, ("origin", "host"),
     ),
     Question(
         "kernels", "Which work of the GPU takes the time, and what of it is waste?",
@@ -152,7 +152,7 @@ QUESTIONS = (
 
 
 def not_answered(report: Report) -> list[dict[str, str]]:
-    """Return the questions that a trace cannot answer, with the reason, and the figures that are not to be had."""
+    """Return the questions that a trace cannot answer, with the reason, and the figures that are not known."""
     unanswered = [
         {"question": item.id, "text": item.text, "reason": why}
         for item in QUESTIONS

@@ -1,4 +1,4 @@
-"""How the processors of one capture rank: time per step, what of it the constraint takes, making it, answers."""
+"""Ranking of the processors of one capture: time per step, the constraint's share, its construction, answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ranking_document(runs: Sequence[MeasuredRun]) -> Document:
 
 
 def ranked(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """Return the run without a processor first, then by what the constraint takes of a step in all.
+    """Return the run without a processor first, then the others by the constraint's time per step.
 
     The rest of a step is the same model, whose noise is often larger than what engines differ by.
     """
@@ -36,7 +36,7 @@ def ranked(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def ranking_sections(runs: Sequence[MeasuredRun]) -> tuple[Section, ...]:
-    """Return steps and what making and answers cost, a row for each run."""
+    """Return the sections of steps, of construction and of answers, a row for each run."""
     ordered = ranked(runs)
     first = next((run for run in runs if run.processor is None), None)
     few = min(len(run.rounds) for run in runs) < LEAST_REPEATS
@@ -80,7 +80,7 @@ def ranking_sections(runs: Sequence[MeasuredRun]) -> tuple[Section, ...]:
 
 
 def decision(runs: Sequence[MeasuredRun]) -> str:
-    """One sentence: which engine to take, by what was measured."""
+    """Return one sentence: the engine to take, by what was measured."""
     engines = [run for run in ranked(runs) if run.processor is not None]
     if not engines:
         return "No engine was measured."
@@ -110,7 +110,7 @@ def decision(runs: Sequence[MeasuredRun]) -> str:
 
 
 def name_of(run: MeasuredRun) -> str:
-    """Return the processor; `none` without one."""
+    """Return the processor's name; `none` without one."""
     return run.processor or NO_PROCESSOR
 
 
@@ -141,7 +141,7 @@ def _range(interval: ConfidenceInterval | None) -> Range | None:
 
 
 def _faster(run: MeasuredRun, other: MeasuredRun, whole: bool = False) -> bool:
-    """Whether its steps, or its `whole` passes, take less time than the other's, beyond noise."""
+    """Return True if its steps, or its `whole` passes, take less time than the other's, beyond noise."""
     here, there = _paired(run, other)
     if whole:
         here, there = [ns * run.steps for ns in here], [ns * other.steps for ns in there]

@@ -169,7 +169,7 @@ def _checks(job: RankedJob) -> Iterator[str]:
 
 
 def _path(job: RankedJob) -> list[Section]:
-    """Return the critical path over ranks: its time by rank, and the longest waits at which it goes over to another."""
+    """Return the critical path over ranks: its time by rank, and the longest waits at which it changes ranks."""
     if not job.path:
         return []
     of_rank: dict[int, list[PathSpan]] = defaultdict(list)
@@ -196,9 +196,9 @@ def _path(job: RankedJob) -> list[Section]:
 
 
 def _instead(item: Straggler) -> str:
-    """Return what a straggler did while it was late."""
+    """Return the activity of a straggler while it was late."""
     if not item.is_sure:
-        return f"{item.step}, rank {item.rank}: {_UNSURE}, so what it did meanwhile is not told"
+        return f"{item.step}, rank {item.rank}: {_UNSURE}, so its activity meanwhile is not known"
     parts = []
     if item.kernels and item.compute_ns:
         parts.append(f"it computed for {time_text(item.compute_ns)} ({_kernels(item)})")
@@ -210,7 +210,7 @@ def _instead(item: Straggler) -> str:
 
 
 def _waits(item: Crossing) -> str:
-    """For whom a rank waited, and what that one did meanwhile."""
+    """Return the rank for which another waited, and what that one did meanwhile."""
     parts = [f"computed ({_kernels(item)})"] if item.kernels else []
     parts += [f"was idle ({_causes(item)})"] if item.causes else []
     parts += [f"on its host: {_host(item)}"] if item.causes and item.host else []
@@ -231,7 +231,7 @@ def _host(item: Straggler | Crossing) -> str:
 
 
 def _collectives(costs: Sequence[dict[str, Any]]) -> Table:
-    """Exchanges of one operation, group and size in a row, longest first."""
+    """Return exchanges, those of one operation, group and size in a row, longest first."""
     groups: dict[tuple[str, str, int | None], list[dict[str, Any]]] = defaultdict(list)
     for cost in costs:
         groups[cost["operation"], cost["group"], cost["bytes"]].append(cost)
@@ -256,7 +256,7 @@ def _collectives(costs: Sequence[dict[str, Any]]) -> Table:
 
 
 def _typical(bandwidths: Sequence[Sequence[float]]) -> float | Range | None:
-    """Median of the bandwidths in GB/s; two where the size of the group is between two numbers."""
+    """Return the median of the bandwidths in GB/s; two where the size of the group is between two numbers."""
     if not bandwidths:
         return None
     low, high = (median(pair[end] for pair in bandwidths) / 1e9 for end in (0, 1))
@@ -271,7 +271,7 @@ def _clocks(job: RankedJob) -> Iterator[str]:
     after = f"{time_text(clocks.aligned.median_ns)} apart (median; at most {time_text(clocks.aligned.most_ns)})"
     yield f"aligned by the ends of {counted(clocks.aligned.collectives, 'collective')}: they are {after}"
     yield f"as recorded: {time_text(clocks.recorded.median_ns)} (at most {time_text(clocks.recorded.most_ns)})"
-    yield "that distance is the error of waiting and lateness; shorter ones tell nothing"
+    yield "that distance is the error of waiting and lateness; shorter ones mean nothing"
     if clocks.unaligned:
         yield f"not aligned, for lack of a joint collective: ranks {', '.join(map(str, clocks.unaligned))}"
 
@@ -286,7 +286,7 @@ def _summary(job: RankedJob, ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
     clocks = job.clocks.aligned
     if clocks is not None and job.stragglers and not any(item.is_sure for item in job.stragglers):
         yield (
-            "Waiting is told from exposed communication by the clocks of two ranks, which are up to "
+            "Waiting is distinguished from exposed communication by the clocks of two ranks, which are up to "
             f"{time_text(clocks.most_ns)} apart here: take both as one."
         )
     yield from _late(job, sure=True)
@@ -294,7 +294,7 @@ def _summary(job: RankedJob, ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _late(job: RankedJob, sure: bool) -> Iterator[str]:
-    """Yield a sentence for each rank that others waited for: where the clocks tell it, or where they do not."""
+    """Yield a sentence for each rank that others waited for, and for ranks whose clocks do not show who was late."""
     stragglers = [item for item in job.stragglers if item.is_sure == sure]
     number = len({(item.step, item.number) for item in job.stragglers})
     late, waited = Counter[int](), Counter[int]()
@@ -310,5 +310,5 @@ def _late(job: RankedJob, sure: bool) -> Iterator[str]:
             error = time_text(sum(item.error_ns for item in mine))
             yield (
                 f"Rank {rank} seems late in {of}, but by {time_text(late[rank])}, which is below the error of the "
-                f"clocks there, {error}: who waited for whom cannot be told."
+                f"clocks there, {error}: who waited for whom is not known."
             )

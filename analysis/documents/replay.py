@@ -21,14 +21,14 @@ _ROW = (
 
 
 def operators_document(path: str, script_calls: Sequence[ScriptCall], notes: Sequence[str]) -> Document:
-    """Return the list that `--op` takes its numbers from."""
+    """Return the list of operators that the numbers of `--op` refer to."""
     rows = list(enumerate(script_calls, 1))
     rest = len(rows) - _SHOWN
     what = "GPU time" if script_calls[0].on_gpu else "host time"
     lines = [f"Not shown: {counted(rest, 'row')}. JSON and CSV have all."] if rest > 0 else []
     own_time: list[Field] = [] if script_calls[0].on_gpu else [("own", "ns", "1.own_ns")]
     if own_time:
-        lines.insert(0, "By their own time: without operators that they call. Types and strides tell equal rows apart.")
+        lines.insert(0, "By self time. Rows that look equal differ in types or strides.")
     table = table_of(
         rows[:_SHOWN],
         ("op", "count", "0"), ("operator", "name", "1.operator"), ("shapes", "path", "1.arguments"),
@@ -46,7 +46,7 @@ def operators_document(path: str, script_calls: Sequence[ScriptCall], notes: Seq
 
 
 def replayed_document(path: str, number: int, called: ScriptCall, measured: Mapping[str, Any]) -> Document:
-    """One operator, as recorded and as it ran here. measured: what its script prints as JSON."""
+    """Return one operator, as recorded and as it ran here. measured: what its script prints as JSON."""
     each_ns = called.time_ns / called.calls
     where = f"{measured['device']}, torch {measured['torch']}"
     kind = "of the GPU" if called.on_gpu else "of the host, the profiler's cost included"

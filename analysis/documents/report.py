@@ -1,4 +1,4 @@
-"""A report as a document, what a reader wants to know first stands first; sections of reports, for comparisons too."""
+"""A report as a document, the most important first; sections of reports, for comparisons too."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _known(section: Section) -> tuple[Section, ...]:
 
 
 def plots_section(reports: Reports) -> Section:
-    """Every plot, in the order in which they explain the summary; the waterfall only where there are two runs."""
+    """Return every plot, in the order in which they explain the summary; the waterfall only of two runs."""
     has_gpu = any(report.trace.gpu_recorded for report in reports.reports)
     band = _BAND if any(is_spread(points) for _, points in reports.step_times()) else ""
     left_out = {"waterfall": len(reports.reports) < 2, "drift": not reports.of_molecules}
@@ -113,7 +113,7 @@ def plots_section(reports: Reports) -> Section:
 
 
 def warnings(reports: Reports) -> tuple[str, ...]:
-    """Return what a reader must know before believing a figure."""
+    """Return warnings that a reader needs before trusting a figure."""
     return (*reports.notes(_warnings), *reports.notes(warnings_found))
 
 
@@ -136,7 +136,7 @@ def _warnings(report: Report) -> Iterator[str]:
 
 
 def report_sections(reports: Reports) -> list[Section]:
-    """Tables of every report but its figures; those that hold nothing are left out."""
+    """Return the tables of every report but its figures, without empty ones."""
     sections = (
         *_run_sections(reports),
         reports.section(
@@ -170,7 +170,7 @@ def _event_notes(report: Report) -> Iterator[str]:
 
 
 def _metrics(reports: Reports) -> Iterator[Section]:
-    """Every table that has rows; of reports whose columns differ, those like the first."""
+    """Yield every table that has rows; of reports whose columns differ, those like the first."""
     firsts: dict[str, FigureTable] = {}
     for report in reports.reports:
         for table in shown_tables(report):
@@ -201,7 +201,7 @@ def _rows(first: FigureTable, report: Report) -> Sequence[Row]:
 
 
 def _field(name: str, index: int, text: bool) -> Field:
-    """`mean_delay_ns` as `mean delay`: units stand in the cells."""
+    """Return a column without the unit in its heading, such as `mean delay` for `mean_delay_ns`: cells have units."""
     title = name.removesuffix("_ns").removesuffix("_bytes").replace("_ratio", " share").replace("_", " ")
     return _TITLES.get(name, title), "name" if text else unit_of(name), str(index)
 
@@ -219,7 +219,7 @@ def _checks(reports: Reports) -> Section:
 
 
 def _run_sections(reports: Reports) -> Iterator[Section]:
-    """Phases, drift, molecules, junk by counting rule with examples, and disagreement."""
+    """Yield phases, drift, molecules, junk by counting rule with examples, and disagreement."""
     yield _phases(reports)
     yield reports.of_runs(
         "Phases step by step", lambda run: run.step_phases or (),

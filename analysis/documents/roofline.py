@@ -1,4 +1,4 @@
-"""How near to its GPU's peaks recorded work runs: from the speed of light to the trace, then by operator and shapes."""
+"""Roofline of a trace as a document: distance from the GPU's peaks, in total, then by operator and shapes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _way(roofline: Roofline) -> list[Section]:
 
 
 def _families(roofline: Roofline) -> Section:
-    """GPU time by family: how much work, and how much of what the GPU could do."""
+    """Return GPU time by family, with its amount of work and the share of what the GPU could do."""
     sums: defaultdict[str, list[CallGroup]] = defaultdict(list)
     for group in roofline.groups:
         sums[group.family].append(group)

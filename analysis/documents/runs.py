@@ -1,4 +1,4 @@
-"""The runs of a comparison in one table: time, constraint, answers; and warnings of several runs told once."""
+"""The runs of a comparison in one table: time, constraint, answers; and warnings of several runs, each shown once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ONCE = "made once"
 
 
 def by_token(comparison: Comparison) -> bool:
-    """Whether the time per token says more than the total: the token limit decided how much one of the runs wrote."""
+    """Return True if the time per token says more than the total: the token limit decided the length of some run."""
     runs = [report.run for report in comparison.runs]
     first, others = runs[0], [run for run in runs[1:] if run is not None]
     if first is None or len(others) < len(runs) - 1 or None in comparison.tokens.ratios:
@@ -64,7 +64,7 @@ def runs_section(comparison: Comparison) -> Section | None:
 
 
 def _times(comparison: Comparison) -> tuple[list[Column], list[tuple[Cell, ...]], str] | None:
-    """Columns of the first time that two runs have, their cells, and what intervals and signs in these mean."""
+    """Return columns of the first time that two runs have, their cells, and a legend of intervals and signs."""
     rows = {row.figure.id: row for row in comparison.rows}
     request = rows.get(_REQUEST)
     names = (("time per token", comparison.tokens),) if by_token(comparison) else ()
@@ -90,7 +90,7 @@ def _times(comparison: Comparison) -> tuple[list[Column], list[tuple[Cell, ...]]
 
 
 def _legend(row: ComparedRow) -> str:
-    """Return what intervals and `~` mean, of those that the row has."""
+    """Return the legend of intervals and `~`, as far as the row has them."""
     levels = [interval.level for interval in row.intervals if interval is not None]
     what = "mean of the rounds" if row.paired else "median of the passes"
     said = [f"interval: range of the {what}, at {100 * min(levels):.0f} %"] if levels else []
@@ -143,7 +143,7 @@ def _valid(report: Report) -> Cell:
 
 
 def told_once(labels: Sequence[str], lines: Sequence[str]) -> tuple[str, ...]:
-    """Return lines that begin with a run's label; equal lines of several runs become one, with ranges of numbers."""
+    """Return lines that begin with a run's label; equal lines of several runs are merged, with ranges of numbers."""
     by_text: dict[str, list[tuple[str, list[str]]]] = {}
     for line in lines:
         label = max((name for name in labels if line.startswith(f"{name}: ")), key=len, default="")
@@ -164,7 +164,7 @@ def _merged(labels: Sequence[str], each: Sequence[tuple[str, list[str]]]) -> str
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in a sentence."""
+    """Return names as an enumeration in a sentence."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 

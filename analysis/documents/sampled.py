@@ -11,7 +11,7 @@ _MOST_SAMPLED, _LEAST_RATIO = 12, 0.005
 
 
 def sampled_sections(sampled_functions: SampledFunctions) -> list[Section]:
-    """Functions and lines of the processor, as they were sampled."""
+    """Return functions and lines of the processor, as they were sampled."""
     whole, program = (
         sampled_functions.sampled_ns,
         {sampled_functions.functions[index] for index in sampled_functions.program},
@@ -53,6 +53,6 @@ def _line(function: str, line: int) -> str:
 
 
 def _function(name: str) -> str:
-    """Return a function before its file, without the outer folders: where that is cut, the function is still there."""
+    """Return a function before its file, without the outer folders, so that a cut text still shows the function."""
     location, _, function = short_source(name).rpartition("): ")
     return f"{function} {location.replace('(', ':')}"

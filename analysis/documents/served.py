@@ -1,4 +1,4 @@
-"""What `molprof attach` measured at the client of a running server, as a document."""
+"""Measurements of `molprof attach` at the client of a running server, as a document."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def client_lines(report: Report) -> Iterator[str]:
 
 
 def _invalid_text(served: ServedTimes) -> str:
-    """Which answers are not valid though no token limit ended them, and why."""
+    """Return the answers that are not valid although no token limit ended them, and why."""
     first, *others = served.invalid
     more = f"; {len(others)} more" if others else ""
     count = f"{len(served.invalid)} of {counted(served.judged, 'answer')}"

@@ -55,7 +55,7 @@ def _example(module: Module) -> str:
 
 
 def _page(item: Question, modules: Mapping[str, Module]) -> Iterator[str]:
-    """Commands; findings, what they fire at and what to do; SQL with its columns; what to ask next."""
+    """Yield the page: commands; findings, their triggers and fixes; SQL with its columns; related questions."""
     yield f"# {item.text}"
     yield "```sh\n" + "\n".join(item.commands) + "\n```"
     rules = [rule for rule in RULES if rule.find.__module__.rpartition(".")[2] in item.subjects]

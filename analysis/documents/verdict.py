@@ -1,4 +1,4 @@
-"""The answer of a comparison in sentences: how much longer each run takes than the first, and what makes it so."""
+"""The answer of a comparison in sentences: how much longer each run takes than the first, and why."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LOW_VALID_RATIO = 0.5
 
 
 def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
-    """One paragraph: of two runs what the second takes, of several what each does and then what holds for them."""
+    """Return one paragraph: of two runs on the second, of several on each and then on all of them."""
     others = range(1, len(comparison.labels))
     if len(others) == 1:
         return (_statement(comparison, 1),)
@@ -59,7 +59,7 @@ def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _of_several(comparison: Comparison) -> str:
-    """Return the sentences on each run against the first, then on what limits their times and answers."""
+    """Return the sentences on each run against the first, then on limits of their times and answers."""
     labels, row = comparison.labels, comparison.tokens if by_token(comparison) else comparison.wall
     differences = [(at, item) for at, item in enumerate(comparison.differences, 1) if item is not None]
     first, per_what = time_text(row.numbers(0)[0]), " per token" if by_token(comparison) else ""
@@ -121,7 +121,7 @@ def _statement(comparison: Comparison, index: int) -> str:
 
 
 def _served(comparison: Comparison, index: int) -> str:
-    """Return the sentence on what clients saw of two runs of requests to a server."""
+    """Return the sentence on what clients measured in two runs of requests to a server."""
     label, first_label, rows = comparison.labels[index], comparison.labels[0], {}
     for row in comparison.rows:
         here, there = row.numbers(index)
@@ -318,7 +318,7 @@ def _named(difference: Difference, parts: Iterable[str]) -> Iterator[str]:
 
 
 def _measured(here: Run | None, there: Run | None, difference: Difference) -> str:
-    """How the times were measured."""
+    """Return how the times were measured."""
     if difference.paired:
         few = ", too few to know the noise" if difference.wall_interval is None else ""
         return f"means of {counted(difference.rounds, 'paired round')}{few}"

@@ -1,4 +1,4 @@
-"""Facts about calls of the runtime and driver: which count, what they are by name, and how they are placed."""
+"""Facts about calls of the runtime and driver: which are counted, their kinds by name, and their order."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class Calls(Struct, frozen=True):
         return np.where(self.id[index] == ids, index, NONE)
 
     def named(self, matches: Callable[[str], bool]) -> Array:
-        """Return the indices of the calls whose name is one of some."""
+        """Return the indices of the calls that have one of these names."""
         return self.of_names([name is not None and matches(name) for name in self.names])
 
     def of_names(self, is_wanted: list[bool]) -> Array:
-        """Return the indices of the calls of some names. is_wanted: of each name."""
+        """Return the indices of the calls of the wanted names. is_wanted: bool for each name."""
         indices: Array = np.flatnonzero(np.array(is_wanted, dtype=bool)[self.name])
         return indices
 
@@ -86,7 +86,7 @@ class CallFacts(SourceFacts):
 
     @cached_property
     def repeated_calls(self) -> Array:
-        """Slices of calls that are no calls of their own: the runtime's call once more, as an XPU's driver has it."""
+        """Slices of calls that repeat another one: on an XPU the driver records the runtime's call once more."""
         gpu = self.slices.gpu
         is_repeated = [
             category == "cuda_driver" and (name or "").startswith(_DRIVER_NAME) for category, name in gpu.labels

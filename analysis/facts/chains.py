@@ -1,4 +1,4 @@
-"""Chains of kernels that one kernel of a library does: names that follow each other on a stream, and nothing else."""
+"""Chains of kernels that do one library call's work: fixed sequences of names on a stream, with nothing between."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from molprof.analysis.facts.gaps import Array, GpuWork
 
 
 class Form(Struct, frozen=True):
-    """One way in which a chain is written."""
+    """One form of a chain: its sequence of names."""
 
     chain: str
     names: tuple[frozenset[int], ...]  # of each place, the names of work that it takes, as numbers
 
 
 class Chains(Struct, frozen=True):
-    """Chains that were found, in order of device, stream and start; of chains inside each other the longest."""
+    """Chains found, in order of device, stream and start; of nested chains only the longest."""
 
     chain: tuple[str, ...]
     first: Array  # index of its first work
@@ -31,7 +31,7 @@ NO_CHAINS = Chains((), *(np.empty(0, dtype=np.int64) for _ in range(4)))
 
 
 def find_chains(work: GpuWork, name_of: Array, forms: Sequence[Form]) -> Chains:
-    """Return the chains of the work. name_of: of each piece of work, the number of its name."""
+    """Return the chains of the work. name_of: the number of each piece of work's name."""
     order = np.lexsort((work.id, work.ts, work.stream, work.device))
     names, duration = name_of[order], (work.ts_end - work.ts)[order]
     # Where the work of each stream ends: a chain does not go on behind it.
@@ -69,14 +69,14 @@ def find_chains(work: GpuWork, name_of: Array, forms: Sequence[Form]) -> Chains:
 
 
 def _are(wanted: frozenset[int], size: int) -> Array:
-    """Return whether each number below `size` is wanted: bool."""
+    """Return a mask of the wanted numbers below `size`: bool."""
     is_wanted = np.zeros(size, dtype=bool)
     is_wanted[list(wanted)] = True
     return is_wanted
 
 
 def _inside_longer(start: Array, length: Array) -> Array:
-    """Return whether each chain lies in a longer one: bool."""
+    """Return True for each chain that lies in a longer one: bool."""
     inside = np.zeros(len(start), dtype=bool)
     for longer in np.unique(length).tolist():
         starts = np.unique(start[length == longer])

@@ -1,4 +1,4 @@
-"""What torch.compile leaves in a trace: slices of the code that it made, and the kernels that Inductor made."""
+"""Traces of torch.compile: slices of the code that it generated, and kernels that Inductor generated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TRITON = "triton_"
 
 
 class CompiledCode(Struct, frozen=True):
-    """Which traces of torch.compile there are."""
+    """Which signs of torch.compile a trace has."""
 
     code: frozenset[int]  # REGION, FUNCTION, GRAPH, AROUND
     inductor_kernels: bool
@@ -34,26 +34,26 @@ class CompiledCode(Struct, frozen=True):
 
     @property
     def is_used(self) -> bool:
-        """Whether the program uses it, with whatever backend."""
+        """True if the program uses torch.compile, with whatever backend."""
         return bool(self.code) or self.inductor_kernels
 
     @property
     def by_inductor(self) -> bool:
-        """Whether Inductor, which fuses kernels and can use graphs, made some of what runs."""
+        """True if Inductor, which fuses kernels and can use graphs, generated some of what runs."""
         return GRAPH in self.code or self.inductor_kernels or (REGION in self.code and self.triton_kernels)
 
     @property
     def only_traced(self) -> bool:
-        """Whether it runs the model, and nothing shows that Inductor does: only AOTAutograd, or another backend."""
+        """True if torch.compile runs the model, but nothing shows Inductor: only AOTAutograd, or another backend."""
         return not self.code.isdisjoint((REGION, FUNCTION)) and not self.by_inductor
 
 
 def kind_of(name: str) -> int | None:
-    """Return which code runs in an operator or annotation: REGION, FUNCTION, GRAPH or AROUND; None for other."""
+    """Return the kind of code in an operator or annotation: REGION, FUNCTION, GRAPH or AROUND; None for other."""
     return next((kind for kind, pattern in enumerate(_CODE) if pattern.match(name)), None)
 
 
 def compiled_code(code: Collection[int], kernels: Iterable[str]) -> CompiledCode:
-    """Return what torch.compile left. code: kinds of the code in the trace. kernels: distinct names."""
+    """Return the signs of torch.compile. code: kinds of the code in the trace. kernels: distinct names."""
     names = [name for name in kernels if name.startswith(_TRITON)]
     return CompiledCode(frozenset(code), any(map(INDUCTOR_KERNEL.match, names)), bool(names))

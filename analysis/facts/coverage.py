@@ -1,4 +1,4 @@
-"""Exposed and hidden time: what else of its device runs at the same time as work of one key (a name, class, phase).
+"""Exposed and hidden time: how much work of one key (a name, class, phase) overlaps other work of its device.
 
 Of all work of a key: busy time is the time in which any of it runs, exposed the part in which no work of another key
 does, hidden the rest. Work of one key beside work of its own key alone is exposed. Work of 0 ns counts nothing.
@@ -17,7 +17,7 @@ MOST_PAIRED = 62
 
 
 class Exposure(Struct, frozen=True):
-    """By key: arrays of int64, ns; times of several devices add up."""
+    """Busy and exposed time by key: arrays of int64, ns; times of several devices add up."""
 
     busy: Array
     exposed: Array
@@ -38,7 +38,7 @@ def exposure(work: GpuWork, keys: Array, size: int) -> Exposure:
 
 
 def overlapping(work: GpuWork) -> Array:
-    """Return whether each piece of work overlaps other work of its device: bool."""
+    """Return True for each piece of work that overlaps other work of its device: bool."""
     before = ends_before(work.device, work.ts, work.ts_end)
     overlaps: Array = (before >= 0) & (work.ts < work.ts_end[before])
     overlaps[:-1] |= (work.device[1:] == work.device[:-1]) & (work.ts[1:] < work.ts_end[:-1])
@@ -46,7 +46,7 @@ def overlapping(work: GpuWork) -> Array:
 
 
 def alone_ns(work: GpuWork, chosen: Array, overlaps: Array) -> int:
-    """Return how long chosen work runs on a device and no other does, devices added up. overlaps: as `overlapping`."""
+    """Return the time in which chosen work runs on a device and no other does, ns. overlaps: as `overlapping`."""
     single = chosen & ~overlaps
     among = GpuWork(*(getattr(work, name)[overlaps] for name in work.__struct_fields__))
     beside = int(exposure(among, chosen[overlaps].astype(np.int64), 2).exposed[1]) if len(among.ts) else 0
@@ -54,7 +54,7 @@ def alone_ns(work: GpuWork, chosen: Array, overlaps: Array) -> int:
 
 
 def shared_time(work: GpuWork, keys: Array, size: int) -> Array:
-    """Return how long work of each pair of keys runs at the same time, ns: int64, (size, size), symmetric, 0 inside.
+    """Return the time in which work of two keys runs at once, ns: int64, (size, size), symmetric, diagonal 0.
 
     Raises ValueError for more than MOST_PAIRED keys.
     """
@@ -86,7 +86,7 @@ def _moments(device: Array, merged: Coverage, amounts: Array) -> tuple[Array, Ar
 
 
 def concurrency(work: GpuWork) -> tuple[Array, Array, Array]:
-    """Return device, number of pieces of work, and how long just so many run there from its first work to its last, ns.
+    """Return device, number of pieces of work at once, and the time with that number from first to last work, ns.
 
     Rows stand in order of device and number; none is of 0 ns.
     """

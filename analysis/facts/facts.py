@@ -1,4 +1,4 @@
-"""The facts of one trace: read from the engine's base tables when one is asked for first, and kept."""
+"""The facts of one trace: each is read from the engine's base tables on first use, and kept."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Facts(MemoryFacts):
 
     @cached_property
     def phase_bound(self) -> tuple[Array, Array, Array]:
-        """Of each phase: its slice, its own time with no device at work, and the part of that in host syncs.
+        """For each phase: its slice, its own time with no device at work, and the part of that in host syncs.
 
         As in `phase_own`, molprof's own marks are no time of it.
         """
@@ -105,19 +105,19 @@ class Facts(MemoryFacts):
         return phases, idle, waited
 
     def _all_idle(self, starts: Array, ends: Array) -> Array:
-        """How long no device worked in each window, ns."""
+        """Return the time of each window in which no device worked, ns."""
         none = np.zeros(len(starts), dtype=np.int64)
         idle: Array = ends - starts - self._busy.covered(none, starts, ends)
         return idle
 
     @cached_property
     def _busy(self) -> Coverage:
-        """When any device worked."""
+        """Time in which any device worked."""
         return Coverage(np.zeros(len(self.work.ts), dtype=np.int64), self.work.ts, self.work.ts_end)
 
     @cached_property
     def work_phases(self) -> tuple[list[str], Array]:
-        """Names of phases in order, and the index of the phase in which each piece of work's call began; NONE."""
+        """Names of phases in order, and for each piece of work the index of the phase in which its call began; NONE."""
         name_of = self.phase_names
         texts = sorted(set(name_of.values()))
         number_of = {phase: texts.index(name) for phase, name in name_of.items()}
@@ -182,7 +182,7 @@ class Facts(MemoryFacts):
 
     @cached_property
     def steps(self) -> Steps:
-        """The steps, by what marks them (queries/step_marks.sql)."""
+        """The steps, by the marks that count as steps (queries/step_marks.sql)."""
         rows = self.rows(_STEP_MARKS, "step_marks")
         rank = min((row[1] for row in rows), default=NONE)
         rows = [row for row in rows if row[1] == rank]
@@ -252,7 +252,7 @@ class Facts(MemoryFacts):
 
     @cached_property
     def _own_marks(self) -> Coverage:
-        """When molprof marked phases, by track. Only with Python functions is that known."""
+        """Time in which molprof marked phases, by track. Only with Python functions is that known."""
         frames = self.rows(_FRAMES_OF_MARKS, None) if len(self.phases.id) else []
         ids = np.array([number for number, name in frames if is_own_mark(name)], dtype=np.int64)
         return Coverage(self.own_tracks(self.slices.track[ids]), self.slices.ts[ids], self.slices.ts_end[ids])
@@ -301,7 +301,7 @@ class Facts(MemoryFacts):
         return np.sort(ids[order[~calls]])
 
     def outermost_operators(self, leaves: Array) -> Array:
-        """Return the outermost operator around each of some operators, itself where none is."""
+        """Return the outermost operator that encloses each of these operators, itself if none does."""
         ids = self.slices.of(OPERATOR)
         if not len(leaves):
             return leaves
@@ -320,14 +320,14 @@ class Facts(MemoryFacts):
 
     @cached_property
     def counts_operators(self) -> bool:
-        """Whether operators are counted: no GPU calls are recorded, or molprof captured the trace."""
+        """True if operators are counted: no GPU calls are recorded, or molprof captured the trace."""
         if not len(self.slices.of(RUNTIME, DRIVER)):
             return True
         return bool(self.rows(_IS_CAPTURED, "annotations")[0][0])
 
     @cached_property
     def host(self) -> gaps.HostTime:
-        """What threads did when."""
+        """Time of threads by activity: syncs, calls, operators and others."""
         slices, calls, syncs = self.slices, self.calls, self.syncs
         data = np.flatnonzero(slices.region == DATA)
         rows = slices.of(OPERATOR, RUNTIME, DRIVER)
@@ -351,14 +351,14 @@ class Facts(MemoryFacts):
 
     @cached_property
     def compiled(self) -> CompiledCode:
-        """What torch.compile left in the trace."""
+        """Signs of torch.compile in the trace."""
         kinds = np.unique(self.slices.region)
         kernels = (name for category, name in self.slices.names if category == "kernel")
         return compiled_code((kinds[kinds >= COMPILED] - COMPILED).tolist(), kernels)
 
     @cached_property
     def _in_compiled(self) -> tuple[Array, Array, Array]:
-        """Track, start and end of the time in which threads are in code that torch.compile made, and in no operator.
+        """Track, start and end of the time in which threads run code that torch.compile generated, and no operator.
 
         The code that launches compiled kernels is Python, and what is recorded around it is no operator of its own.
         """
@@ -397,7 +397,7 @@ class Facts(MemoryFacts):
 
     @cached_property
     def waited(self) -> gaps.Windows:
-        """The same with the threads that are waited for until the one of the window begins."""
+        """The windows again, with the thread that is waited for at each moment until the window's own thread begins."""
         return gaps.waited_for(self.idle, self.windows, self.host, self.calls.own_track)
 
     @cached_property
@@ -422,7 +422,7 @@ class Facts(MemoryFacts):
         return self._time_in(MASK_PHASES)
 
     def _time_in(self, beginnings: str | tuple[str, ...]) -> tuple[Array, Array, Array]:
-        """Track, start and end of the time in which threads are in phases whose names begin so."""
+        """Return track, start and end of the time in which threads are in phases whose names begin with a prefix."""
         phases = {number for number, name in self.phase_names.items() if name.startswith(beginnings)}
         rows = [row for row in self.phase_lanes if row[0] in phases]
         tracks = np.array([self._threads.get(row[3:], NONE) for row in rows], dtype=np.int64)
@@ -431,7 +431,7 @@ class Facts(MemoryFacts):
 
     @cached_property
     def in_processors(self) -> Array:
-        """How long of each idle time nothing is queued while the CPU runs a logits processor, and does not wait, ns."""
+        """Time of each idle interval, ns, with nothing queued while the CPU computes in a logits processor."""
         lanes, calls, syncs = self._time_in(PROCESSOR_PHASES), self.calls, self.syncs
         time_ns = np.zeros(len(self.idle.ts), dtype=np.int64)
         if not len(lanes[0]):

@@ -1,4 +1,4 @@
-"""Frames: what is around operators, calls and memory events on their thread, whatever lane the reader moved it to.
+"""Frames: the slices that enclose operators, calls and memory events on their thread, on whatever sub-track.
 
 A frame is a module, a range (record_function), a Python function or an operator. Python functions that take less than
 a 100,000th of all recorded time are frames only where they are around something else.
@@ -64,7 +64,7 @@ SELECT id FROM molprof_any_step
 
 
 class FrameLabel(NamedTuple):
-    """What a frame is."""
+    """Kind and name of a frame."""
 
     kind: str  # module, range, function, library, molprof (its marks, which no path holds) or operator
     name: str | None  # as recorded
@@ -74,7 +74,7 @@ class FrameLabel(NamedTuple):
 
 
 class Frames(Struct, frozen=True):
-    """Slices that are frames, or have frames around them: arrays of int64 by index, in order of slice."""
+    """Slices that are frames, or have enclosing frames: arrays of int64 by index, in order of slice."""
 
     id: Array
     label: Array  # index into `labels`; NONE for no frame
@@ -86,7 +86,7 @@ class Frames(Struct, frozen=True):
     labels: list[FrameLabel]  # distinct ones
 
     def index(self, ids: Array) -> Array:
-        """Return the index of each slice, which must be among them."""
+        """Return the index of each slice, which must be among the frames."""
         index: Array = np.searchsorted(self.id, ids)
         return index
 
@@ -94,7 +94,7 @@ class Frames(Struct, frozen=True):
 def lane_parents(
     threads: Array, starts: Array, ends: Array, parent: Array, is_home: Array, moved: Array, is_whole: Array
 ) -> tuple[Array, Array]:
-    """Return the innermost slice of their own thread around the start of slices on lanes, and whether there may be one.
+    """Return the innermost slice of their own thread that encloses the start of slices on sub-tracks; and if one may.
 
     That is of the last slice at home that starts no later, and of all around it, the innermost one that ends later.
     -1: none. There may be none where nothing starts no later.
@@ -115,7 +115,7 @@ def lane_parents(
 
 
 def in_ranges(parent: Array, items: Array, ranges: Array, range_ends: Array) -> Array:
-    """Return the range on a lane in which each item began, of several the last that began; -1 for none.
+    """Return the range on a sub-track in which each item began, of several the last that began; -1 for none.
 
     A range holds what is in the same slice as itself, has a higher number than it, and a lower one than its end.
     parent: the slice around each slice. items, ranges: slices. range_ends: the first slice that starts after each.
@@ -148,7 +148,7 @@ class FrameFacts(MarkFacts):
 
     @cached_property
     def frames(self) -> Frames:
-        """All frames, and what is around operators, calls and memory events."""
+        """All frames, and those that enclose operators, calls and memory events."""
         slices = self.slices
         parent, stack = self.numbers(_NESTED, None)
         parent, lane = self._on_own_thread(parent, stack)
@@ -180,7 +180,7 @@ class FrameFacts(MarkFacts):
 
     @cached_property
     def modules(self) -> ModulePaths:
-        """Modules and ranges around each path of frames."""
+        """Modules and ranges of each path of frames."""
         frames = self.frames
         labels = [frames.labels[number] for number in frames.name.tolist()]
         pieces = [
@@ -191,7 +191,7 @@ class FrameFacts(MarkFacts):
 
     @cached_property
     def module_calls(self) -> tuple[Array, Array]:
-        """Calls of modules, in order of slice, and the number of modules around each."""
+        """Calls of modules, in order of slice, and the number of modules that enclose each."""
         (parent,) = self.numbers(_PARENTS, None)
         (ids,) = self.numbers(_MODULES, "python_functions")
         is_module = np.zeros(len(parent), dtype=bool)
@@ -218,7 +218,7 @@ class FrameFacts(MarkFacts):
         return own_ns
 
     def _on_own_thread(self, parent: Array, stack: Array) -> tuple[Array, Array]:
-        """Return the slice around each slice, for those on lanes that of their own thread; and these.
+        """Return the enclosing slice of each slice, on its own thread for those on sub-tracks; and the latter.
 
         On a lane all ranges, and the outermost of the others, also of those in ranges, lie in their own thread.
         """

@@ -1,4 +1,4 @@
-"""Idle time of devices: gaps between their work, the time before the first and after the last, and what caused it.
+"""Idle time of devices and its causes: gaps between work, the time before the first and after the last.
 
 A gap lies between the latest end of all work of a device that began before, and the next start. What the device waited
 for is told by the call that started the work that ends the gap:
@@ -84,14 +84,14 @@ def device_gaps(work: GpuWork) -> Gaps:
 
 
 def _is_late(work: GpuWork, following: Array, ts: Array) -> Array:
-    """Return whether work that ends gaps begins late after its call, where the call is recorded."""
+    """Return True for each gap whose next work begins late after its call, where the call is recorded."""
     call_end = work.call_end[following]
     is_late: Array = work.ts[following] - call_end > np.maximum(LATE_NS, call_end - ts)
     return is_late
 
 
 def queue_depth(work: GpuWork, devices: Array, moments: Array) -> Array:
-    """Return how many pieces of work were queued on or ran on each device just before a call began at each moment.
+    """Return how many pieces of work were queued or running on each device just before each moment.
 
     Those whose call is not recorded do not count.
     """
@@ -199,7 +199,7 @@ class Windows(Struct, frozen=True):
 
 
 class HostTime(Struct, frozen=True):
-    """What threads did when, by track: each holds those after it."""
+    """Activity of threads, by track: each holds those after it."""
 
     any: Coverage  # operators
     compiled: Coverage  # Python of compiled code
@@ -234,7 +234,7 @@ def waited_for(idle: Idle, windows: Windows, host: HostTime, call_tracks: Array)
 
 
 def between_all(starts: Array, ends: Array, first: int, last: int) -> tuple[Array, Array]:
-    """Return start and end of the time from `first` to `last` in which no interval is open; they stand by start."""
+    """Return start and end of the time from `first` to `last` in which no interval is open, in order of start."""
     reached = np.maximum.accumulate(np.append(first, ends))
     until = np.append(starts, last)
     some = until > reached
@@ -242,7 +242,7 @@ def between_all(starts: Array, ends: Array, first: int, last: int) -> tuple[Arra
 
 
 def until_own(windows: Windows, waited: Windows) -> Windows:
-    """Return the windows in which threads are waited for, none of which overlaps another one of its idle time.
+    """Return the windows in which threads are waited for; those of one idle interval do not overlap.
 
     While another thread is waited for first, that of the window is not.
     """
@@ -264,7 +264,7 @@ class Parts(Struct, frozen=True):
 
 
 def idle_parts(work: GpuWork, idle: Idle, windows: Windows, waited: Windows, host: HostTime) -> Parts:
-    """Return what all idle time went to; the parts of each idle time add up to it."""
+    """Return the causes of all idle time; the parts of each idle interval add up to it."""
     size = len(idle.ts)
     times = []
     outside = np.zeros(size, dtype=np.int64)
@@ -296,7 +296,7 @@ def idle_parts(work: GpuWork, idle: Idle, windows: Windows, waited: Windows, hos
 
 
 def _of_other_stream(work: GpuWork, idle: Idle) -> Array:
-    """Return whether work waited for another stream.
+    """Return True for work that waited for another stream.
 
     It was called while work ran, of other streams alone at the end, and began soon after.
 
@@ -326,7 +326,7 @@ def _of_other_stream(work: GpuWork, idle: Idle) -> Array:
 
 
 def largest_part(parts: Parts, size: int) -> Array:
-    """Return the cause that takes most of each idle time, as an index; of equal ones the first by name. NONE: none."""
+    """Return the index of the cause that takes most of each idle interval; of equal ones the first by name, or NONE."""
     rank = np.argsort(np.argsort(CAUSES))
     order = np.lexsort((rank[parts.cause], -parts.time_ns, parts.idle))
     rows = parts.idle[order]
@@ -337,7 +337,7 @@ def largest_part(parts: Parts, size: int) -> Array:
 
 
 def summed(keys: tuple[Array, ...], times: Array) -> tuple[list[tuple[Any, ...]], Array, Array, Array]:
-    """Return the distinct keys in order, and of each how many rows, the sum of their times and the longest."""
+    """Return the distinct keys in order, and for each the number of rows, the sum of their times and the longest."""
     if not len(times):
         return [], times, times, times
     lows = [int(key.min()) for key in keys]

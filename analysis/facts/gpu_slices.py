@@ -1,4 +1,4 @@
-"""Calls of the runtime and driver, and GPU work: the args that link them and say where work ran, as columns."""
+"""Calls of the runtime and driver, and GPU work: the args that link them and locate the work, as columns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GpuSlices(Struct, frozen=True):
 
 
 class _GpuArgs(Struct):
-    """Args of a call or of GPU work."""
+    """The args of a call or of a piece of GPU work."""
 
     correlation: Any = UNSET
     stream: Any = UNSET
@@ -55,7 +55,7 @@ _decode = msgspec.json.Decoder(_GpuArgs | None).decode
 
 
 def fed(ids: Array, kinds: Array, labels: Sequence[Label], args: Sequence[bytes], number: Array) -> GpuSlices:
-    """Return the slices that the reader fed. Raises QueryError for text in place of a number.
+    """Return the slices from the reader's columns. Raises QueryError for text where a number is expected.
 
     kinds: index of each one's kind, of which `labels` and `args`, as JSON, are told. number: the correlation number of
     each slice; NO_NUMBER where it is not an integer, or among the args.
@@ -76,7 +76,7 @@ def fed(ids: Array, kinds: Array, labels: Sequence[Label], args: Sequence[bytes]
 
 
 def asked(engine: TraceProcessor) -> GpuSlices:
-    """Return the slices that the engine holds. Raises QueryError for text in place of a number."""
+    """Return the slices from the engine's tables. Raises QueryError for text where a number is expected."""
     # SQLite has no literal of the least integer.
     columns: dict[str, Any] = engine.query(_ASKED.format(no_number=f"({NO_NUMBER + 1} - 1)"))
     label, labels = _numbered(list(zip(columns["category"].tolist(), columns["name"].tolist(), strict=True)))
@@ -105,7 +105,7 @@ def _devices(values: np.ndarray) -> Array:
 
 
 def _known(numbers: Array) -> Array:
-    """Return the correlation numbers; 0 stands for none (ROCm/roctracer#100)."""
+    """Return the correlation numbers; 0 means none (ROCm/roctracer#100)."""
     return np.where(numbers == 0, NO_NUMBER, numbers)
 
 
@@ -121,7 +121,7 @@ def _integers(labels: Sequence[Label], what: str, values: Sequence[Any], absent:
 
 
 def _whole(label_of: Callable[[int], Label], what: str, values: Sequence[Any], absent: int) -> Array:
-    """Return values as integers; `absent` for missing values and fractions: no other number equals a fraction."""
+    """Return values as integers; `absent` for missing values and for fractions, which equal no other number."""
     numbers = np.full(len(values), absent)
     for row, value in enumerate(values):
         if isinstance(value, str) or (isinstance(value, int) and value not in _NUMBERS):
@@ -133,7 +133,7 @@ def _whole(label_of: Callable[[int], Label], what: str, values: Sequence[Any], a
 
 
 def _numbered(values: Sequence[Hashable]) -> tuple[Array, tuple[Any, ...]]:
-    """Return a number of each value, which equal ones share, and the distinct values; NONE of None, which is none."""
+    """Return the index of each value among the distinct values, and these; NONE for None."""
     numbers: dict[Any, int] = {}
     which = [NONE if value is None else numbers.setdefault(value, len(numbers)) for value in values]
     return np.array(which, dtype=np.int64), tuple(numbers)

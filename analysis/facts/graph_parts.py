@@ -83,7 +83,7 @@ def _launched(work: GraphWork) -> tuple[Array, Array, Array]:
 
 
 def _with_holes(work: GraphWork, gaps_ns: Array) -> Found:
-    """Return the launches with long gaps in which work may be absent, and the sum of these by device.
+    """Return the launches with long gaps in which work may be missing, and the sum of these by device.
 
     The two neighbours of such a gap follow each other nowhere without one, and both have other neighbours elsewhere. A
     gap that most replays have belongs to the graph, so it does not count. Where nodes are numbered, a number that is
@@ -123,7 +123,7 @@ def _distinct(keys: Array, values: Array) -> Array:
 
 
 def _parts_of_others(facts: Facts, work: GraphWork, replays: Replays) -> Found:
-    """Return the launches whose work is a part of that of another graph.
+    """Return the launches whose work is only a part of another graph's work.
 
     That is replayed before and after them in their step, among the next two, and at least four times as often.
     """

@@ -1,4 +1,4 @@
-"""Replays of CUDA and HIP graphs: which graph a launch replays, and where in it each piece of work stands.
+"""Replays of CUDA and HIP graphs: the graph of each launch, and the position of each piece of work in it.
 
 Launches replay one graph if their graph id, device, and names of work are the same. Positions are those of the first
 replay in order of start; in another replay, work belongs to the position with the same node id, else of the same name,
@@ -48,7 +48,7 @@ class Replays(Struct, frozen=True):
 
 
 class Nodes(Struct, frozen=True):
-    """Of each piece of graph work: arrays of int64."""
+    """Graph, position and other numbers of each piece of graph work: arrays of int64."""
 
     graph: Array
     replay: Array  # number
@@ -67,7 +67,7 @@ class GroupValues(Struct, frozen=True):
 
 
 def replays(work: GraphWork) -> tuple[Replays, Nodes]:
-    """Return the launches with work, and what each piece of work is in its graph."""
+    """Return the launches with work, and the position of each piece of work in its graph."""
     first = _starts(work.launch)
     size = np.diff(np.append(first, len(work.launch)))
     of = np.repeat(np.arange(len(first)), size)
@@ -104,7 +104,7 @@ def _starts(keys: Array) -> Array:
 
 
 def _place_among(keys: Array) -> Array:
-    """Return how many rows with its key stand before each row."""
+    """Return the number of earlier rows with the same key, for each row."""
     order = np.argsort(keys, kind="stable")
     starts = _starts(keys[order])
     count_before = np.empty(len(keys), dtype=np.int64)

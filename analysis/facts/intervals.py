@@ -1,4 +1,4 @@
-"""Intervals by key (a thread, a device, a stream): their unions, running ends, and how much of a window they cover.
+"""Intervals by key (a thread, a device, a stream): their unions, running ends, and their overlap with windows.
 
 All times are int64 ns, all keys integers from 0. Nothing here is quadratic, whatever the number of keys.
 """
@@ -19,13 +19,13 @@ _PIECE = 1 << 17
 
 
 class KeyedLine:
-    """Moments of several keys on one line of int64: those of a larger key are all larger.
+    """Moments of several keys on one int64 line: each key has its own range, larger keys later.
 
     Order and equality of known moments of a key stay; differences do not where the line would be too long for int64.
     """
 
     def __init__(self, keys: Sequence[np.ndarray], times: Sequence[np.ndarray]) -> None:
-        """keys, times: arrays of the known ones, of any lengths."""
+        """Place the known moments on the line. keys, times: arrays of any lengths."""
         full = [array for array in times if len(array)]
         self._first = min((int(array.min()) for array in full), default=0)
         self._last = max((int(array.max()) for array in full), default=0)
@@ -95,7 +95,7 @@ def ends_before(keys: np.ndarray, starts: np.ndarray, ends: np.ndarray, some: np
 
 
 def begins_inside(keys: np.ndarray, starts: np.ndarray, ends: np.ndarray, some: np.ndarray | None = None) -> np.ndarray:
-    """Return True for each interval that begins before the end of one that stands before it with the same key.
+    """Return True for each interval that begins before the end of an earlier one with the same key.
 
     Order of the intervals and `some` are as in `ends_before`.
     """
@@ -121,7 +121,7 @@ Keyed = tuple[np.ndarray, np.ndarray, np.ndarray]  # keys, starts, ends
 
 
 def overlaps(one: Keyed, other: Keyed) -> tuple[np.ndarray, np.ndarray]:
-    """Return each pair of intervals of both, of the same key, that share time: indices into `one` and into `other`.
+    """Return each pair of intervals of the same key that overlap: indices into `one` and into `other`.
 
     Intervals of no length share none. What this takes grows with the number of pairs.
     """
@@ -210,7 +210,7 @@ class Coverage:
         return self._until(keys, ends) - self._until(keys, starts)
 
     def holds(self, keys: np.ndarray, moments: np.ndarray) -> np.ndarray:
-        """Return whether each moment is covered; the end of an interval is not in it."""
+        """Return True for each moment that is covered; the end of an interval is not in it."""
         if not len(self.keys):
             return np.zeros(len(moments), dtype=bool)
         last = np.maximum(self._next(keys, moments), 1) - 1
@@ -231,7 +231,7 @@ class Coverage:
         return first_covered
 
     def _next(self, keys: Any, moments: Any) -> Any:
-        """How many merged intervals, over all keys, begin no later than each moment of its key."""
+        """Return the number of merged intervals, over all keys, that begin no later than each moment of its key."""
         return np.searchsorted(self._begins, self._line.at(keys, moments), side="right")
 
     def _until(self, keys: Any, moments: Any) -> Any:
@@ -245,7 +245,7 @@ class Coverage:
 
 
 class Depth:
-    """How long windows share time with intervals of their key that may overlap each other: each of these counts."""
+    """The time that windows share with intervals of their key that may overlap each other: each of these counts."""
 
     def __init__(self, keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
         self._sides = [self._side(keys, moments) for moments in (starts, ends)]
@@ -256,13 +256,13 @@ class Depth:
 
     @staticmethod
     def _side(keys: np.ndarray, moments: np.ndarray) -> tuple[KeyedLine, np.ndarray, np.ndarray]:
-        """Start or end: their line, they in order on it, and the sums of their times."""
+        """Return the line of starts or ends, these in order on it, and the running sums of their times."""
         order = np.lexsort((moments, keys))
         line = KeyedLine([keys], [moments])
         return line, line.at(keys, moments)[order], np.append(0, np.cumsum(moments[order]))
 
     def _until(self, keys: Any, moments: Any) -> Any:
-        """Return what is shared until each moment, and a sum for each key that is the same for all of its moments."""
+        """Return the shared time until each moment, plus a constant of each key."""
         begun, ended = (np.searchsorted(edges, line.at(keys, moments), side="right") for line, edges, _ in self._sides)
         begun_ns, ended_ns = (sums for *_, sums in self._sides)
         return (begun - ended) * moments - begun_ns[begun] + ended_ns[ended]

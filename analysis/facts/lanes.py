@@ -1,4 +1,4 @@
-"""Slices of a track that partly overlap others: each gets a lane, and those of one lane are nested or disjoint."""
+"""Sub-tracks for slices that partly overlap others of their track: those on one sub-track are nested or disjoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def assign_lanes(
     deepest: int = _DEEPEST,
     kinds: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Set the lane of each slice, int32: 0 for its own track, 1, 2, ... for others; returns those that are too deep.
+    """Set the sub-track of each slice, int32: 0 for its own track, 1, 2, ... for others; return the too deep slices.
 
     A track of the trace processor is a stack: slices on it are nested or disjoint (touching is disjoint). By time, the
     longer first, a slice that would outlive the one it started in, or that has `deepest` around it, moves to the next
@@ -61,7 +61,7 @@ def assign_lanes(
 
 
 def time_order(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
-    """Positions by start, of equal starts the latest end first."""
+    """Return positions by start, of equal starts the latest end first."""
     order = np.argsort(starts_ns, kind="stable")
     ordered = starts_ns[order]
     same = ordered[1:] == ordered[:-1]
@@ -72,7 +72,7 @@ def time_order(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
 
 
 def _flat(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> bool:
-    """Whether slices, in track order, do not partly overlap and are not deep; False if they may be half as deep."""
+    """Return True if slices, in track order, never partly overlap and are not deep; False if possibly half as deep."""
     # Empty slices overlap none, but the engine nests those of one moment.
     if np.any(starts_ns[deepest // 2 :] == starts_ns[: -(deepest // 2)]):
         return False
@@ -100,7 +100,7 @@ def _flat(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> bool:
 def _moving(
     starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int, kinds: tuple[np.ndarray, np.ndarray] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Positions of slices, in track order, that do not fit among the earlier ones that stay; of those, the too deep.
+    """Return positions of slices, in track order, that must leave their track, and those of them that are too deep.
 
     kinds: see `assign_lanes`.
     """
@@ -131,7 +131,7 @@ def _moving(
 
 
 def _first_lanes(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> np.ndarray:
-    """Return the lanes of slices, in track order, from 0; for many lanes."""
+    """Return the sub-tracks of slices, in track order, from 0; for many sub-tracks."""
     lanes: np.ndarray = np.zeros(len(starts_ns), dtype=np.int32)
     open_ends: list[list[int]] = []  # by lane
     latest: np.ndarray = np.empty(0, dtype=np.int64)  # that a slice on the lane may end now

@@ -1,4 +1,4 @@
-"""Which call started which GPU work: both have one correlation number, which each rank counts itself.
+"""Links from calls to the GPU work that they started, by correlation number, which each rank counts itself.
 
 - Work belongs to the call with its rank and number; work without number to none.
 - Of several calls with one number, work belongs to the first that launches a kernel or graph, else to the first.
@@ -40,7 +40,7 @@ class SharedNumbers(Struct, frozen=True):
 
 
 class Links(Struct, frozen=True):
-    """Which call started which work."""
+    """The call of each piece of work."""
 
     call: Array  # of each piece of work, the index of its call; NONE
     has_work: Array  # of each call, bool: work has its rank and number, whichever call that belongs to
@@ -72,7 +72,7 @@ def link(calls: LinkedCalls, rank: Array, number: Array) -> Links:
 
 
 def _chosen(calls: LinkedCalls, index: Array, first: Array) -> tuple[SharedNumbers, Array]:
-    """Return the numbers of several calls, and the call that work of each number belongs to; NONE.
+    """Return the numbers that several calls share, and the call that work of each such number belongs to, or NONE.
 
     index: calls in order of rank, number and slice. first: where in it a number begins.
     """

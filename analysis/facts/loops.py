@@ -1,4 +1,4 @@
-"""Loops of transformers: generate, continuous batching, the user's own around a model; their steps and phases.
+"""Loops around models in transformers: generate, continuous batching, and loops of users; their steps and phases.
 
 Slices of functions mark them. In generate, a step goes from preparing its inputs, or fetching drafts, to the next. What
 has no function of its own is a span between functions: setup from the start of generate to its first step, sampling
@@ -37,7 +37,7 @@ class PhaseMarks(Struct, frozen=True):
     model: Array  # text: of a forward what marks it
 
     def some(self, chosen: Array) -> PhaseMarks:
-        """Return some of the marks, by index or truth."""
+        """Return the marks that an array of indices or booleans selects."""
         return PhaseMarks(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
     def is_phase(self, *names: str) -> Array:
@@ -46,7 +46,7 @@ class PhaseMarks(Struct, frozen=True):
 
 
 class GenerateCalls(Struct, frozen=True):
-    """Of each mark: the call of generate and the step that it is in."""
+    """The call of generate and the step of each mark."""
 
     call: Array  # index of the mark of its call; NONE outside
     step: Array  # of the call, from 0; NONE outside steps
@@ -87,7 +87,7 @@ class Samplings(Struct, frozen=True):
 
 
 class StepChoices(Struct, frozen=True):
-    """How tokens were chosen in samplings: arrays of int64."""
+    """The kind of choice of tokens in each sampling: arrays of int64."""
 
     call: Array
     step: Array
@@ -126,7 +126,7 @@ def loop_marks(marks: PhaseMarks) -> PhaseMarks:
 
 
 def find_calls(marks: PhaseMarks) -> GenerateCalls:
-    """Return the calls of generate, and their steps, that marks of loops are in.
+    """Return the call of generate, and its step, of each mark of a loop.
 
     A step begins where drafts are fetched or inputs are prepared: at first, after a processor, and after sampling, but
     for sampling that follows drafts. So inputs are prepared several times for a prompt in chunks, and after drafts.
@@ -187,7 +187,7 @@ def other_steps(marks: PhaseMarks) -> LoopSteps:
 
 
 def loop_phases(marks: PhaseMarks, calls: GenerateCalls) -> LoopPhases:
-    """Return the phases of loops: slices of functions, and in generate spans between them.
+    """Return the phases of loops: slices of functions, and in generate the time between them.
 
     Setup goes from the start of the call to its first step; sampling from the end of the last processor or forward
     before, in its step, to the end of the stopping criteria; bookkeeping from the end of the last sampling to the next
@@ -203,7 +203,7 @@ def loop_phases(marks: PhaseMarks, calls: GenerateCalls) -> LoopPhases:
     )
 
     def last(some: Array) -> Array:
-        """Return the one of some that ends last of those before each mark in its step."""
+        """Return the mark, of some, that ends last before each mark in its step."""
         return ends_before(of_step, ts, ts_end, some)
 
     chosen, sampled, prepared = last(is_processor | is_forward & is_slice[mark]), last(is_sampling), last(is_prepare)
@@ -236,7 +236,7 @@ def loop_phases(marks: PhaseMarks, calls: GenerateCalls) -> LoopPhases:
 
 
 def _call_numbers(marks: PhaseMarks, calls: GenerateCalls) -> Array:
-    """Return the number, by start, of the call of generate that each mark is; NONE for other marks, and for NONE."""
+    """Return the number, by start, of each mark that is a call of generate; NONE for other marks, and for NONE."""
     numbers = np.full(len(marks.id) + 1, NONE)
     mine = np.flatnonzero(calls.call == np.arange(len(marks.id)))
     numbers[mine[np.lexsort((marks.id[mine], marks.ts[mine]))]] = np.arange(len(mine))
@@ -244,7 +244,7 @@ def _call_numbers(marks: PhaseMarks, calls: GenerateCalls) -> Array:
 
 
 def find_samplings(marks: PhaseMarks, phases: LoopPhases, steps: LoopSteps) -> Samplings:
-    """Return the sampling of steps of generate, without calls that fetch drafts, of which any number is accepted."""
+    """Return the samplings of generate's steps, without calls that fetch drafts."""
     drafted = phases.call[marks.is_phase("draft")[phases.mark]]
     some = np.flatnonzero(marks.is_phase("sampling")[phases.mark] & (phases.step != NONE))
     some = some[~np.isin(phases.call[some], drafted)]
@@ -261,7 +261,7 @@ def find_samplings(marks: PhaseMarks, phases: LoopPhases, steps: LoopSteps) -> S
 
 
 def find_choices(samplings: Samplings, operators: ThreadSlices, is_topk: Array, criteria: ThreadSlices) -> StepChoices:
-    """Return how tokens were chosen in samplings: by the first operator that began in each.
+    """Return the kind of choice in each sampling, by the first operator that began in it.
 
     Beams choose by top-k: a sampling is left out if one begins from its start to the end of its step. What begins
     belongs to the last sampling of its thread.
@@ -281,13 +281,13 @@ def find_choices(samplings: Samplings, operators: ThreadSlices, is_topk: Array, 
 
 
 def _is_any(texts: Array, *names: str) -> Array:
-    """Return whether each text is one of the names."""
+    """Return True for each text that is one of the names."""
     is_one: Array = np.logical_or.reduce([texts == name for name in names])
     return is_one
 
 
 def _last_of(some: Array, thread: Array) -> Array:
-    """Index of the last of some that stands no later than each mark on its thread; NONE for none."""
+    """Return the index of the last of some that is no later than each mark on its thread; NONE for none."""
     index = np.arange(len(thread))
     last = np.maximum.accumulate(np.where(some, index, NONE)) if len(index) else index
     return np.where((last != NONE) & (thread[last] == thread), last, NONE)

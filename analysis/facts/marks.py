@@ -1,4 +1,4 @@
-"""Facts about what marks phases of programs: the outermost marks, loops of transformers, single logits processors."""
+"""Marks of programs' phases: the outermost marks, loops of transformers, single logits processors."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class MarkFacts(WorkFacts):
 
     @cached_property
     def loop_calls(self) -> loops.GenerateCalls:
-        """The calls of generate that they are in."""
+        """The calls of generate that enclose the loops' marks."""
         return loops.find_calls(self.loop_marks)
 
     @cached_property
@@ -81,7 +81,7 @@ class MarkFacts(WorkFacts):
 
     @cached_property
     def choices(self) -> loops.StepChoices:
-        """How tokens were chosen in steps of generate."""
+        """The kind of choice of tokens in each step of generate."""
         samplings = loops.find_samplings(self.loop_marks, self.loop_phases, self.generate_steps)
         ids, is_topk = np.empty((2, 0), dtype=np.int64)
         if len(samplings.ts):
@@ -101,7 +101,7 @@ class MarkFacts(WorkFacts):
 
     @cached_property
     def _marks(self) -> tuple[loops.PhaseMarks, Array]:
-        """All marks of phases, and whether each is one of transformers."""
+        """All marks of phases, and True for each one of transformers."""
         columns = self._read(_MARKS, "phase_slices")
         slices = self.on_threads(columns["id"].astype(np.int64))
         order = np.lexsort((slices.id, -slices.ts_end, slices.ts, slices.thread))

@@ -1,4 +1,4 @@
-"""Memory events: which allocation a free ends, and how much of the recorded totals they explain."""
+"""Memory events: the allocation that each free ends, and how much of the recorded totals they explain."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class MemoryEvents(Struct, frozen=True):
 
 
 class Lifetimes(Struct, frozen=True):
-    """By event."""
+    """Lifetime of each event's allocation."""
 
     allocation: Array  # of a free: index of the event that allocated what it frees; NONE
     next: Array  # index of the next event at its address; NONE

@@ -1,4 +1,4 @@
-"""Launches whose GPU work is not recorded, GPU work whose call is not recorded, and syncs that wait for neither."""
+"""Launches without recorded GPU work, GPU work without a recorded call, and syncs that wait for neither."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SYNC = "sync"
 
 
 def captured_launches(facts: Facts) -> Array:
-    """Return indices of the launches while a stream capture is open in their process: they become nodes of a graph."""
+    """Return indices of launches that a stream capture of their process records: they become nodes of a graph."""
     calls, launch = facts.calls, facts.launches
     process = facts.processes(calls.track)
     opened = calls.named(_BEGINS.matches)
@@ -46,7 +46,7 @@ def captured_launches(facts: Facts) -> Array:
 
 
 def lost_launches(facts: Facts) -> Array:
-    """Return indices of the launches outside captures that have a number, and no GPU work of it."""
+    """Return indices of launches outside captures with a correlation number of which no GPU work is recorded."""
     launch = facts.launches
     lost = launch[(facts.calls.number[launch] != NO_NUMBER) & ~facts.links.has_work[launch]]
     return np.setdiff1d(lost, captured_launches(facts)) if len(lost) else lost
@@ -77,7 +77,7 @@ def missing_work(facts: Facts) -> list[tuple[str, int, int, int, int]]:
 
 
 def missing_time(facts: Facts) -> list[tuple[str, str | None, int, int]]:
-    """Return the idle time of devices that work without a record may have taken; no time is in two rows.
+    """Return the idle time of devices that unrecorded work may have taken; rows do not share time.
 
     Rows of: position of the launches, or SYNC; device; time between its work, time before and after, ns. The time of
     launches is all since the first at the position; that of syncs, all time for which they outlast recorded work.
@@ -100,7 +100,7 @@ def missing_time(facts: Facts) -> list[tuple[str, str | None, int, int]]:
     lost_time: list[tuple[str, str | None, int, int]] = []
 
     def add(position: str, key: Array, start: Array, end: Array) -> None:
-        """Add the idle time in windows of devices, none of which overlaps another one of its device."""
+        """Add the idle time in windows of devices; windows of one device do not overlap."""
         inside, outside = (np.zeros(len(devices), dtype=np.int64) for _ in range(2))
         first, last = ts[key], ts_end[key]
         between = np.minimum(np.maximum(start, first), last), np.minimum(np.maximum(end, first), last)
@@ -122,7 +122,7 @@ def missing_time(facts: Facts) -> list[tuple[str, str | None, int, int]]:
 
 
 def missing_calls(facts: Facts) -> list[tuple[str, int, int, int, int]]:
-    """Return GPU work without a call of its rank and number, by position, in order of its first start.
+    """Return GPU work whose rank and number no call has, by position, in order of its first start.
 
     Rows of: START where its number is below that of any recorded call, else LATER; ALL where no work has a call;
     UNNUMBERED where it has no number. Then kernels, distinct numbers of work, time of the kernels, first start.

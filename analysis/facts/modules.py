@@ -1,4 +1,4 @@
-"""Paths of modules: which modules and ranges are around frames, and which of them are layers of a model."""
+"""Paths of modules: the modules and ranges that enclose frames, and which of them are layers of a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Module = tuple[str, str | None, int]
 
 
 class ModulePaths(Struct, frozen=True):
-    """Distinct paths of modules and ranges by index, each behind the one around it."""
+    """Distinct paths of modules and ranges by index, each after its parent."""
 
     of_path: list[int]  # of each path of frames, the modules around it, those in it included; NONE
     outer: list[int]  # NONE for an outermost one

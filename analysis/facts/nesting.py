@@ -1,4 +1,4 @@
-"""What is around what: slices inside each other, their paths, and the time of each that is in none of those it holds.
+"""Nesting of slices: enclosing slices, paths, and self time.
 
 Where items are given as an array of parents, that is the index of the item around each, or -1; none is around itself,
 by way of others too. No function recurses, whatever the depth.
@@ -21,7 +21,7 @@ _LEVELS = 256
 
 
 def ancestors(item: int | None, parents: Mapping[int, int | None]) -> Iterator[int]:
-    """Return an item and all that are around it, the innermost first; nothing for None.
+    """Return an item and its ancestors, the innermost first; nothing for None.
 
     parents: the one around each; None: nothing is. Raises KeyError for an item that is not among them.
     """
@@ -32,7 +32,7 @@ def ancestors(item: int | None, parents: Mapping[int, int | None]) -> Iterator[i
 
 
 def depths(parent: np.ndarray) -> np.ndarray:
-    """Return how many items are around each."""
+    """Return the number of ancestors of each item."""
     up = np.append(parent, NONE)
     depth: np.ndarray = (up != NONE).astype(np.int64)
     while len(inner := np.flatnonzero(up != NONE)):
@@ -42,7 +42,7 @@ def depths(parent: np.ndarray) -> np.ndarray:
 
 
 def nearest(parent: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return the innermost chosen item around each, itself included; -1 for none. chosen: bool."""
+    """Return the innermost chosen item among each item and its ancestors; -1 for none. chosen: bool."""
     chosen_around = np.append(np.where(chosen, np.arange(len(parent)), parent), NONE)
     while True:
         further = chosen_around[chosen_around]
@@ -52,7 +52,7 @@ def nearest(parent: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 
 def with_ancestors(parent: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return which items are chosen, or around a chosen one: bool."""
+    """Return True for items that are chosen, or enclose a chosen one: bool."""
     is_kept: np.ndarray = chosen.copy()
     around = np.unique(parent[chosen])
     while len(around):
@@ -64,7 +64,7 @@ def with_ancestors(parent: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 
 class Paths(NamedTuple):
-    """Distinct paths: the name of an item and those of all items around it."""
+    """Distinct paths: the name of an item and those of its ancestors."""
 
     path: np.ndarray  # of each item, the index of its path
     outer: np.ndarray  # of each path the one around it, which stands before it; -1: none
@@ -72,7 +72,7 @@ class Paths(NamedTuple):
 
 
 def nested_paths(parent: np.ndarray, names: np.ndarray, depth: np.ndarray | None = None) -> Paths:
-    """Return the paths of items. names: numbers from 0. depth: how many are around each, where that is known."""
+    """Return the paths of items. names: numbers from 0. depth: the number of ancestors of each, if known."""
     depth = depths(parent) if depth is None else depth
     order = np.argsort(depth, kind="stable")
     bounds = np.flatnonzero(np.diff(depth[order])) + 1
@@ -98,7 +98,7 @@ def nested_paths(parent: np.ndarray, names: np.ndarray, depth: np.ndarray | None
 
 
 class Nested(NamedTuple):
-    """The slice around each slice, and its path: its name and those of all slices around it. -1: none."""
+    """The parent of each slice, and its path: its name and those of its ancestors. -1: none."""
 
     parent: np.ndarray  # of each slice, the index of the one around it; one more entry, -1, is that of slice -1
     path: np.ndarray  # of each slice, the index of its path; one more entry, -1, is that of slice -1
@@ -119,7 +119,7 @@ class Nesting:
     """Slices by thread, start, and the latest end first, without those that partly overlap an earlier one."""
 
     def __init__(self, threads: np.ndarray, starts: np.ndarray, ends: np.ndarray, names: np.ndarray) -> None:
-        """threads, names: numbers from 0. starts, ends: ns."""
+        """Set slices in any order. threads, names: numbers from 0. starts, ends: ns."""
         order = np.lexsort((-ends, starts, threads))
         lanes = np.zeros(len(order), dtype=np.int32)
         assign_lanes(lanes, order, threads, starts, ends, deepest=2 * len(order) + 2)
@@ -128,7 +128,7 @@ class Nesting:
 
     @cached_property
     def nested(self) -> Nested:
-        """What is around each slice."""
+        """The parent and the path of each slice."""
         # One thread behind the other, so that all are nested at once.
         starts, ends = on_one_line([self.threads, self.threads], [self.starts, self.ends])
         index = np.arange(len(starts))
@@ -160,7 +160,7 @@ class Nesting:
         return Segments(thread[first], moment[first], moment[first + 1], owner[first])
 
     def around(self, threads: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return the index of the innermost slice around each of others; -1 for none."""
+        """Return the index of the innermost slice that encloses each of other slices; -1 for none."""
         index = last_begun(self.threads, self.starts, threads, starts)
         while len(self.starts):
             wrong = np.flatnonzero((index >= 0) & ((self.ends[index] < ends) | (self.ends[index] <= starts)))

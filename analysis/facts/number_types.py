@@ -1,4 +1,4 @@
-"""The type of the numbers that a matrix product multiplies, as far as its kernel's name tells it.
+"""The number type of a matrix product, as far as its kernel's name shows it.
 
 float32 is told of products without tensor cores alone: these multiply 32-bit numbers as TF32.
 """
@@ -25,6 +25,6 @@ _MATCHED = tuple((name, re.compile(pattern)) for name, pattern in _TYPES)
 
 
 def number_type(kernel: str) -> str | None:
-    """FP4, FP8, int8, bfloat16, float16, TF32, float64 or float32; None where the name tells none."""
+    """Return FP4, FP8, int8, bfloat16, float16, TF32, float64 or float32; None where the name shows none."""
     text = kernel.lower()
     return next((name for name, pattern in _MATCHED if pattern.search(text)), None)

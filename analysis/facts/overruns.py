@@ -1,4 +1,4 @@
-"""GPU work whose recorded end cannot be: it runs over what follows on its stream, and beyond a sync or the recording.
+"""GPU work with an impossible end: it overlaps later work of its stream, and a sync or the end of the recording.
 
 Work of one stream runs one after the other. Pieces may overlap by some microseconds (programmatic launch), and branches
 of a graph are on one stream: so an overlap alone is believed. A device sync that began while the work ran waits for its
@@ -19,7 +19,7 @@ _NEVER = np.iinfo(np.int64).max // 2
 
 
 def overruns(slices: Slices, work: Spans, profiler: Spans, syncs: Array) -> tuple[Array, Array]:
-    """Return the slices of such work, and of each the latest end that it can have had.
+    """Return the slices of such work, and the latest possible end of each.
 
     It ends when the next work of its stream starts; without one, when the recording ends, if it takes longer than that.
 

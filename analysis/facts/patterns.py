@@ -1,4 +1,4 @@
-"""GLOB patterns of SQLite, tried on many long names: their longest literal rules most of them out at once."""
+"""GLOB patterns of SQLite for many long names: a search for their longest literal rules most out at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LITERALS = re.compile(r"[^*?\[\]]+|\[\^?\]?[^\]]*\]|[*?]")
 
 
 def lowered(name: str) -> str:
-    """Return the name in lower case as SQLite has it: of ASCII letters alone."""
+    """Return the name in lower case as SQLite does it: of ASCII letters alone."""
     if name.isascii():
         return name.lower()
     return name.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")  # bytes have only these

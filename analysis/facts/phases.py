@@ -1,4 +1,4 @@
-"""Phases of threads: which of those that are open at a moment is the innermost; spans of steps that are alike."""
+"""Phases of threads: the innermost open phase at each moment; spans of equal steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Phases(Struct, frozen=True):
     ts_end: Array
 
     def some(self, chosen: Array) -> Phases:
-        """Return those that are chosen. chosen: bool, or indices."""
+        """Return the chosen phases. chosen: bool, or indices."""
         return Phases(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
 
@@ -38,7 +38,7 @@ def innermost(phases: Phases) -> Phases:
     of, reached = NONE, 0
 
     def until(moment: float) -> None:
-        """Add what is innermost up to a moment."""
+        """Add the innermost phase up to a moment."""
         nonlocal reached
         while begun and reached < moment:
             end, phase = begun[-1]
@@ -61,7 +61,7 @@ def innermost(phases: Phases) -> Phases:
 
 
 def followed_by(phases: Phases, is_first: Array, is_next: Array) -> Array:
-    """Return the slices of phases of one kind that a phase of another kind follows on their thread, none in between.
+    """Return the slices of phases of one kind that one of another kind follows directly on their thread.
 
     is_first, is_next: which phases are of either kind, bool. Phases that others contain do not count.
     """
@@ -77,7 +77,7 @@ def followed_by(phases: Phases, is_first: Array, is_next: Array) -> Array:
 
 
 def equal_spans(processes: Array, shapes: Sequence[Hashable], nothing: Hashable) -> tuple[Array, Array]:
-    """Return the number of the span of equal steps that each step is in, and its position in it, from 0.
+    """Return the number of the span of equal steps that each step is in, and its position there, from 0.
 
     A span begins with a step that differs in its shape from the step before it in its process. Before the first
     stands `nothing`.

@@ -1,4 +1,4 @@
-"""Places in the program: what is around calls, operators and idle time, which is added up by place.
+"""Locations in the program: slices that enclose calls, operators and idle time, which is summed by location.
 
 A place is where the names of all that is around are the same. Python functions are in the trace processor if it was
 given them, else beside it (`Stacks`).
@@ -57,7 +57,7 @@ _MOST_PAIRS = 20
 
 
 class Level(NamedTuple):
-    """A slice around something, and all that is around that slice: they share what is around them."""
+    """An enclosing slice and its ancestors, which all slices inside it share."""
 
     kind: str  # cpu_op, user_annotation, function or module
     name: str  # of a module its class
@@ -69,7 +69,7 @@ NO_LEVEL = Level("", "", None, None)
 
 
 class Enclosing(NamedTuple):
-    """What is around something: the innermost of each kind, and all modules."""
+    """The innermost enclosing slice of each kind, and all enclosing modules."""
 
     operator: str | None = None
     annotation: str | None = None
@@ -81,11 +81,11 @@ class Enclosing(NamedTuple):
 
     @property
     def source(self) -> str | None:
-        """The innermost function, of a library only where there is no other."""
+        """The innermost function; of a library only if there is no other."""
         return self.function or self.library
 
     def within(self, kind: str | None, name: str, module_class: str) -> Enclosing:
-        """Return what is around something in a slice of a kind in this place."""
+        """Return the enclosing slices of something that is in a slice of this kind, at this location."""
         if kind == "library":
             return self._replace(library=name)
         if kind == "module":
@@ -102,7 +102,7 @@ class Enclosing(NamedTuple):
         return self._replace(function=name, level=level)
 
     def levels(self) -> Iterator[Level]:
-        """Return what is around something, the innermost first: of stacks before the rest, and at most so many."""
+        """Return the enclosing slices, the innermost first: of stacks before the rest, and at most so many."""
         for level in (self.stack, self.level):
             for _ in range(_MOST_LEVELS):
                 if level is None:
@@ -117,7 +117,7 @@ Kind = tuple[str | None, str, str]
 
 
 class IdlePlaces(Struct, frozen=True):
-    """Idle time by place: one entry for each with any, the first that of nothing recorded if it has any."""
+    """Idle time by location: one entry for each with any, the first for no recorded location if it has any."""
 
     places: Sequence[Enclosing]
     count: Array  # idle times with some of it
@@ -128,17 +128,17 @@ class IdlePlaces(Struct, frozen=True):
 
 
 class EnclosingIndex:
-    """Places of what one trace holds."""
+    """Locations of the slices of one trace."""
 
     def __init__(self, facts: Facts, stacks: Stacks | None = None) -> None:
-        """stacks: Python stacks that the engine does not have."""
+        """Prepare the index. stacks: Python stacks that the engine does not have."""
         self._facts, self._stacks = facts, stacks
         self._known: dict[int, Enclosing] = {NONE: NOWHERE}
 
     def added_up(
         self, ids: Array, numbers: Array, counts: Array | int, times: Array | int
     ) -> list[tuple[Enclosing, int, int]]:
-        """Return each place of slices with the sum of their counts, and of their times, ns.
+        """Return each location of slices with the sums of their counts and of their times, ns.
 
         numbers: equal where all names around are, as the engine has them (`stack_id`).
         """
@@ -164,7 +164,7 @@ class EnclosingIndex:
         return rows
 
     def of_slices(self, ids: Sequence[int]) -> dict[int, Enclosing]:
-        """Return what is around slices, themselves included, as the engine has it; and around all that is around."""
+        """Return the enclosing slices of slices, themselves included, by the engine's tree; and of their ancestors."""
         enclosing = self._known
         if unknown := [number for number in ids if number not in enclosing]:
             for number, parent, *kind in self._facts.rows(_AROUND.format(ids=unknown), "python_functions"):
@@ -173,11 +173,11 @@ class EnclosingIndex:
 
     @cached_property
     def idle(self) -> IdlePlaces:
-        """Long gaps in which nothing was queued, by what is around each moment of them."""
+        """Long gaps in which nothing was queued, by the location of the awaited thread at each moment."""
         return self.idle_in(self._facts.long_waits)
 
     def idle_in(self, waits: Windows) -> IdlePlaces:
-        """Return time in which devices wait for threads, by what is around each moment of it.
+        """Return time in which devices wait for threads, by the location of the thread at each moment.
 
         A slice has the time that it shares with a wait, less that of the slices in it.
         """
@@ -219,7 +219,7 @@ class EnclosingIndex:
 
     @cached_property
     def _functions(self) -> dict[int, Enclosing]:
-        """What the paths of the stacks hold."""
+        """Location of each path of the stacks."""
         assert self._stacks is not None
         _, _, outer, name = self._stacks.nested
         return _of_paths(outer, [self._function_kinds[number] for number in name.tolist()])
@@ -257,7 +257,7 @@ def _of_paths(outer: Array, kinds: Iterable[Kind]) -> dict[int, Enclosing]:
 
 
 def _shown(outer: Array, times: Array) -> Array:
-    """Return whether each path, after the entry of no slice, is shown for its time, or is around one that is: bool."""
+    """Return True for each path, after the entry of no slice, that is shown for its time or encloses one: bool."""
     shown: Array = times >= _LEAST_SHARE * times.sum()
     shown[0] = True
     for number in np.flatnonzero(shown).tolist():
@@ -268,7 +268,7 @@ def _shown(outer: Array, times: Array) -> Array:
 
 
 def _own_of_paths(nesting: Nesting, threads: Array, waits: Windows) -> tuple[Array, Array, Array]:
-    """Return by path: waits in which it has time of its own, that time, ns, and the first of its slices with any.
+    """Return by path: waits in which it has self time, that time, ns, and the first of its slices with any.
 
     The first entry is that of no slice, path NONE. threads: of each wait.
     """
@@ -291,7 +291,7 @@ def _own_of_paths(nesting: Nesting, threads: Array, waits: Windows) -> tuple[Arr
 
 
 def _counts(starts: Array, ends: Array, begin: Array, end: Array, path: Array, size: int) -> Array:
-    """Return of each path below `size` how many windows share time with any of its segments."""
+    """Return the number of windows that overlap any segment of each path below `size`."""
     pairs = np.searchsorted(np.sort(starts), end, side="left") - np.searchsorted(np.sort(ends), begin, side="right")
     if pairs.sum() <= _MOST_PAIRS * (len(starts) + len(begin)):
         zero, none = (np.zeros(len(x), dtype=np.int64) for x in (starts, begin))

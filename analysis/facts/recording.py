@@ -1,4 +1,4 @@
-"""When the recording began and ended, as the profiler's own events say, and what of the events lies in it.
+"""Begin and end of the recording, by the profiler's own events, and the events in it.
 
 torch.profiler writes a span of its own (category `Trace`, before torch 1.12 too): it ends where the profiler is
 stopped. Until the file is written, runtime calls of other threads are still recorded: these are no time of the program.
@@ -26,12 +26,12 @@ Spans = tuple[Array, Array, Array]  # rank, start and end; of a trace that is no
 
 
 def stops_profiler(name: str) -> bool:
-    """Whether a Python function lasts until the profiler is stopped, by its name as recorded."""
+    """Return True for names of Python functions that last until the profiler is stopped."""
     return "profiler" in name and _STOPS.search(name) is not None
 
 
 def is_own_mark(name: str) -> bool:
-    """Whether a Python function only marks phases for molprof, so that its time is none of theirs, by its name."""
+    """Return True for names of molprof's own Python functions that only mark phases: their time counts for none."""
     return "profiler/recording/" in name and _OWN_MARK.search(name) is not None
 
 

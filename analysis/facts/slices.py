@@ -80,7 +80,7 @@ class Slices(Struct, frozen=True):
         return chosen
 
     def touching(self, starts: Array, ends: Array) -> Array:
-        """Return the ids of the slices that share time with one of some windows, or begin in one, in order.
+        """Return the ids of the slices that overlap some windows, or begin in one, in order.
 
         The windows stand in order and share no time.
         """
@@ -95,7 +95,7 @@ class Slices(Struct, frozen=True):
 
 
 class FedSlices(Struct, frozen=True):
-    """The slices that the reader fed, in the order of their ids: arrays of integers."""
+    """The slices that the reader sent to the engine, in the order of their ids: arrays of integers."""
 
     ts: Array
     ts_end: Array
@@ -108,7 +108,7 @@ class FedSlices(Struct, frozen=True):
 
 
 def read_slices(engine: TraceProcessor) -> Slices:
-    """Return the slices that the engine holds. Raises EngineError if it numbers those of the reader otherwise."""
+    """Return the slices of the engine. Raises EngineError if it numbers those of the reader otherwise."""
     if engine.fed is None:
         return _asked(engine)
     slices: Slices
@@ -123,7 +123,7 @@ def read_slices(engine: TraceProcessor) -> Slices:
 
 
 def without_tracks(fed: FedSlices) -> tuple[list[tuple[int, int]], Slices]:
-    """Return the places of slices that the reader fed, and the slices with the index of their place as their track.
+    """Return the track of each slice of the reader as process and thread, and the slices with the track's index.
 
     Raises QueryError for text in place of a number.
     """
@@ -143,7 +143,7 @@ def without_tracks(fed: FedSlices) -> tuple[list[tuple[int, int]], Slices]:
 
 
 def _fed_gpu(fed: FedSlices, category: Array) -> GpuSlices:
-    """Return the calls and GPU work that the reader fed. category: of each label."""
+    """Return the calls and GPU work of the reader. category: of each label."""
     is_linked = np.isin(category, _LINKED)
     labels = np.flatnonzero(is_linked)
     ids = np.flatnonzero(is_linked[fed.label])
@@ -155,7 +155,7 @@ def _fed_gpu(fed: FedSlices, category: Array) -> GpuSlices:
 
 
 def _fed_totals(fed: FedSlices, category: Array) -> tuple[Total, ...]:
-    """Operators and calls that the reader fed, by category and name. category: of each label."""
+    """Return operators and calls of the reader, by category and name. category: of each label."""
     count = np.bincount(fed.label, minlength=len(category))
     time_ns = np.zeros(len(category), dtype=np.int64)
     np.add.at(time_ns, fed.label, fed.ts_end - fed.ts)
@@ -167,7 +167,7 @@ def _fed_totals(fed: FedSlices, category: Array) -> tuple[Total, ...]:
 
 
 def _region(category: str | None, name: str | None) -> int:
-    """In which kind of Python code a slice is."""
+    """Return the kind of Python code that a slice is in."""
     if category not in ("cpu_op", "user_annotation") or not name:
         return NO_REGION
     if (kind := kind_of(name)) is not None:

@@ -1,4 +1,4 @@
-"""What facts are made from: slices, tracks, ranks and rows of queries of one engine."""
+"""Source of all facts: slices, tracks, ranks and rows of queries of one engine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Lanes = list[Lane]
 
 
 def looked_up(numbers: Array, values: Mapping[int, int]) -> Array:
-    """Return the value of each number by `values`; NONE where it has none. The numbers are -1 or small indices."""
+    """Return `values` at each number; NONE where there is none. The numbers are -1 or small indices."""
     table = np.full(int(numbers.max(initial=-1)) + 2, NONE)  # the last is that of -1
     for number, value in values.items():
         if number < len(table) - 1:
@@ -50,7 +50,7 @@ def looked_up(numbers: Array, values: Mapping[int, int]) -> Array:
 
 
 class SourceFacts:
-    """An engine that holds a trace, and what facts ask of it, each asked once."""
+    """An engine that holds a trace, and the basic columns that facts need, each queried once."""
 
     def __init__(self, engine: TraceProcessor) -> None:
         self._engine = engine
@@ -60,7 +60,7 @@ class SourceFacts:
 
     @contextmanager
     def asking_nothing(self) -> Iterator[None]:
-        """In this block, this thread raises EngineError where it would ask the engine."""
+        """Raise EngineError in this block if this thread would query the engine."""
         self._silent = threading.get_ident()
         try:
             yield
@@ -92,7 +92,7 @@ class SourceFacts:
 
     @cached_property
     def slices(self) -> Slices:
-        """All slices by id; GPU work that cannot have lasted as long as the file says ends at the latest possible."""
+        """All slices by id; GPU work with an impossible end in the file ends at its latest possible end."""
         ids, ends = self.overruns
         if not len(ids):
             return self.slices_of_file
@@ -106,7 +106,7 @@ class SourceFacts:
 
     @property
     def has_ranks(self) -> bool:
-        """Whether the trace is of several ranks."""
+        """True if the trace is of several ranks."""
         return bool(self._track_ranks)
 
     def ranks_of(self, tracks: Array) -> Array:
@@ -117,7 +117,7 @@ class SourceFacts:
 
     @cached_property
     def _threads(self) -> dict[tuple[int | None, int | None], int]:
-        """The track of each thread by process and thread number: its first."""
+        """The first track of each thread, by process and thread number."""
         track_of: dict[tuple[int | None, int | None], int] = {}
         for track, upid, tid in self.rows(_THREADS, None):
             track_of.setdefault((upid, tid), track)
@@ -133,12 +133,12 @@ class SourceFacts:
         return looked_up(tracks, {track: upid for track, upid, _ in self._tracks if upid is not None})
 
     def own_tracks(self, tracks: Array) -> Array:
-        """Return the track of the thread whose slices each track holds; NONE where it has none."""
+        """Return the thread's own track for each track; NONE where it has none."""
         own_track = {track: self._threads.get((upid, tid), NONE) for track, upid, tid in self._tracks}
         return looked_up(tracks, own_track)
 
     def placed(self, ids: Array, lanes: Lanes) -> Array:
-        """Return the id of the lane in which each slice began; NONE for none.
+        """Return the id of the sub-track on which each slice began; NONE for none.
 
         lanes: those of a thread, or of a process where the thread is None, do not overlap each other.
         """

@@ -1,4 +1,4 @@
-"""Python stacks beside the trace processor: which functions and modules are around a moment of a thread.
+"""Python stacks that the trace processor does not hold: functions and modules of a thread at a moment.
 
 Most events of many traces are Python stacks. A report only asks which are around calls and in gaps: to nest them here
 takes a fraction of the time and memory that the trace processor takes.
@@ -29,6 +29,6 @@ class Stacks(Nesting):
         ends: np.ndarray,
         names: np.ndarray,
     ) -> None:
-        """texts: what `names` are numbers of. numbers: those of threads, by pid and tid as in the trace processor."""
+        """Set the calls. texts: the names by number. numbers: of threads, by pid and tid as in the trace processor."""
         super().__init__(threads, starts, ends, names)
         self.texts, self.numbers = texts, numbers

@@ -43,7 +43,7 @@ ORDER BY id;"""
 
 
 def of_rows(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Return the statements that make a table of rows. columns: name and type of each."""
+    """Return the statements that make a table from rows. columns: name and type of each."""
     sources = (f"FROM json_each('[{text}]')" for text in (part.replace("'", "''") for part in _texts(rows)))
     return _statements(name, columns, lambda _, column: f"value ->> {column}", sources)
 
@@ -65,7 +65,7 @@ def of_ids(name: str, columns: Sequence[str], ids: Sequence[np.ndarray]) -> list
 
 
 def _texts(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield the rows as JSON, in as few texts as the length of a statement allows; a row is never cut."""
+    """Yield the rows as JSON, in as few texts as the length of a statement allows, never splitting a row."""
     left, parts, size = iter(rows), list[bytes](), 0
     while some := list(itertools.islice(left, _ROWS)):
         text = msgspec.json.encode(some)[1:-1]
@@ -98,7 +98,7 @@ def module(tables: Mapping[str, Sequence[str]]) -> str:
 def _statements(
     name: str, columns: Sequence[str], value: Callable[[str, int], str], sources: Iterable[str]
 ) -> list[str]:
-    """Return the statement that makes a table of a source.
+    """Return the statements that make a table from a source.
 
     Of several, those of a table for each, then one of them all.
     """

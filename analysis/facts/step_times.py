@@ -1,4 +1,4 @@
-"""How long steps take with the GPU work that they start."""
+"""Durations of steps, up to the end of the GPU work that they start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from molprof.analysis.facts.gaps import NONE, Array
 
 
 def done(starts: Array, ends: Array, processes: Array, work_step: Array, work_ends: Array) -> tuple[Array, Array]:
-    """Return when each step is done, and its time since the step before was done, ns: int64, one per step.
+    """Return when each step is done, and the time since the one before it was done, ns: int64, one per step.
 
     A step is done when it has ended on the host and all work that its calls started has ended on the device. Its time
     begins with it, or when the steps before it in its process are done, whichever is later: work that a device still

@@ -1,4 +1,4 @@
-"""Steps of a trace: which of the slices that may be steps are, how long each goes, and which are prefills."""
+"""Steps of a trace: which candidate slices are steps, their durations, and which are prefills."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class StepMarks(Struct, frozen=True):
     ts_end: Array
 
     def some(self, chosen: Array) -> StepMarks:
-        """Return those of some indices, or of a mask."""
+        """Return the steps that indices or a mask select."""
         return StepMarks(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
 
 def steps_of(marks: StepMarks) -> StepMarks:
-    """Return the steps in order of thread and start: of the lowest rank, those that lie in no other of their thread.
+    """Return the steps in order of thread and start: on the lowest rank, those inside no other of their thread.
 
     So no step counts twice, whoever else marks steps too. Those that partly overlap another are steps of their own.
     """
@@ -40,7 +40,7 @@ def steps_of(marks: StepMarks) -> StepMarks:
 
 
 def whole_steps(steps: StepMarks, schedules: StepMarks, phases: StepMarks) -> tuple[Array, Array, Array]:
-    """Return start and end of an engine's steps as a whole, and whether each starts at a schedule before it.
+    """Return start and end of an engine's steps as a whole, and True for those that start at a schedule before them.
 
     Marks of engines hold the model's part alone: masks and sampling are outside. A step goes from the schedule of its
     thread just before it, or, where no scheduler is recorded, from its own mark, to the next of either. The last ends
@@ -69,7 +69,7 @@ def whole_steps(steps: StepMarks, schedules: StepMarks, phases: StepMarks) -> tu
 
 
 def up_to_next(lane: Array, ts: Array, ts_end: Array, ids: Array) -> Array:
-    """Return the end of each interval, or the start of the next of its lane where that comes first."""
+    """Return the end of each interval, or the start of the next on its track where that comes first."""
     order = np.lexsort((ids, ts_end, ts, lane))
     ends: Array = ts_end.copy()
     before, after = order[:-1], order[1:]
@@ -79,7 +79,7 @@ def up_to_next(lane: Array, ts: Array, ts_end: Array, ids: Array) -> Array:
 
 
 def are_prefills(lengths: Array) -> Array | None:
-    """Return which steps read prompts, by their lengths; None where the lengths do not show it.
+    """Return True for steps that read prompts, by their lengths; None where the lengths do not show it.
 
     Steps that generate a token for each sequence are alike, and reading a prompt takes longer: where the sorted lengths
     have a gap of a factor of `LEAST_PREFILL_RATIO` or more, those above the widest are prefills.
@@ -108,7 +108,7 @@ class Steps(Struct, frozen=True):
 
 
 def busy_marks(processes: Array, marks: StepMarks, of: Array, moments: Array) -> Array:
-    """Return in which marks something of their process begins. of, moments: process and start of what counts."""
+    """Return the marks in which something of their process begins. of, moments: process and start of what counts."""
     begins, ends, at = on_one_line(
         [processes + 1, processes + 1, of + 1], [marks.ts, marks.ts_end, moments]
     )  # of no process: 0

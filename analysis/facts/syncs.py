@@ -1,4 +1,4 @@
-"""Host syncs that go on after all recorded work that they can have waited for: what ran until then is not recorded."""
+"""Host syncs that last longer than all recorded work before them: what ran until their end is not recorded."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class LongSyncs(Struct, frozen=True):
     rank: Array
 
     def windows(self, keys: Array, ranks: Array) -> Coverage:
-        """Return when syncs of the rank of each key go on after the recorded work."""
+        """Return the time in which syncs of each key's rank last beyond the recorded work."""
         key, sync = np.nonzero(ranks[:, None] == self.rank[None, :])
         return Coverage(keys[key], self.ts[sync], self.ts_end[sync])
 
 
 def long_syncs(work: GpuWork, work_ranks: Array, sync: Array, ranks: Array, spans: tuple[Array, Array]) -> LongSyncs:
-    """Return the host syncs that go on after the last work that was queued when they began, and its own copy, if any.
+    """Return the host syncs that last beyond the last work queued at their start, and their own copy, if any.
 
     Until its end such a sync waits for work that is not recorded: further rounds of a loop in a graph (kineto#1062),
     work that a kernel launched, or that of another process. Work without a recorded call was queued before. Where work
@@ -50,7 +50,7 @@ def long_syncs(work: GpuWork, work_ranks: Array, sync: Array, ranks: Array, span
 
 
 def not_recorded(parts: Parts, idle: Idle, waits: Coverage) -> Parts:
-    """Return idle time by cause, where the time in such syncs has the cause `not_recorded`.
+    """Return idle time by cause, with the cause `not_recorded` for the time in such syncs.
 
     waits: when such syncs wait, by device.
     """

@@ -1,4 +1,4 @@
-"""Tokens of a sequence that stand together: the text of each coordinate block, and runs of junk."""
+"""Consecutive tokens of a sequence: the text of each coordinate block, and runs of junk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOTHING = TokenText(-1, -1, "", "")
 
 
 def block_texts(tokens: Sequence[TokenText], opens: str, closes: str) -> dict[int, BlockText]:
-    """Return the text of each block that has tokens, without what opens and closes it.
+    """Return the text of each block that has tokens, without its opening and closing texts.
 
     It may begin in the token before the block's first one, behind the last character that opens a block, and end in the
     token behind its last one, before the first character that closes it, unless what opens a block comes before that,
@@ -59,7 +59,7 @@ def block_texts(tokens: Sequence[TokenText], opens: str, closes: str) -> dict[in
 
 
 def junk_runs(tokens: Sequence[TokenText]) -> list[list[TokenText]]:
-    """Return the runs of junk tokens outside blocks, one after the other. tokens: of one sequence, in order."""
+    """Return the runs of consecutive junk tokens outside blocks. tokens: of one sequence, in order."""
     runs: list[list[TokenText]] = []
     for token in tokens:
         if token.kind != "junk" or token.block != -1:

@@ -42,7 +42,9 @@ SELECT call.value AS id, (
 FROM json_each('{ids}') AS call
 """
 _FUSED = "SELECT chain, pattern FROM molprof_fused_kernel"
-_CHAINS = "SELECT chain, form, place, pattern, unless FROM molprof_chain_kernel ORDER BY chain, form, place, pattern"
+_CHAINS = (
+    "SELECT chain, form, position, pattern, unless FROM molprof_chain_kernel ORDER BY chain, form, position, pattern"
+)
 _GRAPH_WORK = f"""
 SELECT id, IFNULL(graph_id, {UNKNOWN}) AS graph_id, IFNULL(node_id, {UNKNOWN}) AS node_id
 FROM _molprof_graph_work
@@ -61,7 +63,7 @@ _AROUND_COLLECTIVES = ("copy", "cat", "fill", "index/scatter/gather", "sort/top-
 
 
 class WorkName(Struct, frozen=True):
-    """A name of GPU work."""
+    """A distinct name of GPU work, with its category."""
 
     category: str
     name: str
@@ -69,7 +71,7 @@ class WorkName(Struct, frozen=True):
 
 
 def _memory_class(category: str, name: str) -> str:
-    """Return the class of a copy or set: what a copy's name says before its kinds of memory, `memcpy DtoH`."""
+    """Return the class of a copy or set: the part of its name before the kinds of memory, such as `memcpy DtoH`."""
     return "memset" if category == "gpu_memset" else name.partition(" (")[0].replace("Memcpy", "memcpy")
 
 
@@ -83,7 +85,7 @@ class WorkFacts(CallFacts):
 
     @cached_property
     def _devices(self) -> tuple[tuple[str | None, ...], Array]:
-        """Names of the devices with work, in order, and the index of that of each piece of work by slice."""
+        """Names of the devices with work, in order, and the index of each slice of work's device."""
         row = self._work_rows
         gpu = self.slices.gpu
         named, track = gpu.device[row] - NONE, self.slices.track[gpu.id[row]] - NONE  # NONE is no key
@@ -98,7 +100,7 @@ class WorkFacts(CallFacts):
 
     @cached_property
     def _work_rows(self) -> Array:
-        """Which of calls and work are work, in order of slice."""
+        """Indices of the GPU work among calls and work, in order of slice."""
         gpu = self.slices.gpu
         rows: Array = np.flatnonzero(
             np.array([category in GPU_WORK for category, _ in gpu.labels], dtype=bool)[gpu.label]
@@ -107,7 +109,7 @@ class WorkFacts(CallFacts):
 
     @cached_property
     def links(self) -> Links:
-        """Which call started which work; the work stands in order of slice."""
+        """Links from calls to the work that they started; the work is in order of slice."""
         calls, gpu, rows = self.calls, self.slices.gpu, self._work_rows
         is_launch = np.zeros(len(calls.id), dtype=bool)
         is_launch[self.launches] = is_launch[self.graph_launches] = True
@@ -145,14 +147,14 @@ class WorkFacts(CallFacts):
 
     @cached_property
     def work_numbers(self) -> Array:
-        """The correlation number of each piece of work; NO_NUMBER."""
+        """The correlation number of each piece of work, or NO_NUMBER."""
         gpu = self.slices.gpu
         numbers: Array = gpu.number[np.searchsorted(gpu.id, self.work.id)]
         return numbers
 
     @cached_property
     def syncs(self) -> Array:
-        """Indices of the calls that are host syncs, also of those that only go on with the one before.
+        """Indices of the calls that are host syncs, also of those that only continue the one before.
 
         queries/host_syncs.sql explains which they are.
         """
@@ -160,14 +162,14 @@ class WorkFacts(CallFacts):
 
     @cached_property
     def _waiting_copies(self) -> Array:
-        """Indices of the calls of copies that wait for their end."""
+        """Indices of the calls of copies that return when the copy is done."""
         is_waiting = np.array([WAITING_COPY.matches(name) for _, name in self.slices.names], dtype=bool)
         call = self.links.call[is_waiting[self.slices.name[self.linked_work[0]]]]
         return np.unique(call[call != NONE])
 
     @cached_property
     def repeated_syncs(self) -> tuple[Array, Array]:
-        """Indices of copies that wait for their end, and of the call that waits for each again: both are one host sync.
+        """Indices of copies that wait, and of the sync that waits for each again: both are one host sync.
 
         It is the next call of the thread.
         """
@@ -182,7 +184,7 @@ class WorkFacts(CallFacts):
 
     @cached_property
     def call_stacks(self) -> Array:
-        """A number of the names around each call, its own included: equal ones have one number."""
+        """A number for the names that enclose each call, its own included; equal ones have one number."""
         (stacks,) = self.numbers(_CALL_STACKS, None)
         if len(self.repeated_calls):
             stacks = stacks[np.isin(self.slices.of(RUNTIME, DRIVER), self.calls.id)]
@@ -205,7 +207,7 @@ class WorkFacts(CallFacts):
 
     @cached_property
     def classes(self) -> tuple[list[str], Array]:
-        """Classes of work in order, and the index of that of each piece of work."""
+        """Classes of work in order, and the index of each piece of work's class."""
         classes = sorted({name.work_class for name in self.names})
         of_name = np.array([classes.index(name.work_class) for name in self.names], dtype=np.int64)
         return classes, of_name[self.name_of]
@@ -229,7 +231,7 @@ class WorkFacts(CallFacts):
         return class_of | dict.fromkeys(self._perhaps_communication(class_of), PERHAPS)
 
     def _perhaps_communication(self, classes: dict[str, str]) -> list[str]:
-        """Kernels of no known class of which at least half run on a stream of collectives, or are called inside one.
+        """Return unknown kernels of which at least half run on a stream of collectives or are called inside one.
 
         A stream of collectives runs at least one, and no kernel that computes.
         """
@@ -257,7 +259,7 @@ class WorkFacts(CallFacts):
 
     @property
     def _is_called_in_collective(self) -> Array:
-        """Whether the call that started each piece of work lies in one of a library of collectives."""
+        """True for each piece of work whose call lies in a call of a library of collectives."""
         (ids,) = self.numbers(_COLLECTIVE_CALLS, None)
         track = self.own_tracks(self.slices.track[ids])
         has_track = track != NONE
@@ -271,7 +273,7 @@ class WorkFacts(CallFacts):
         return is_inside
 
     def _operators_of_first(self, kernels: list[str]) -> dict[str, str]:
-        """Return the innermost operator around the call that started the first kernel of each name."""
+        """Return the innermost operator that encloses the call of the first kernel of each name."""
         if not kernels:
             return {}
         slices = self.slices
@@ -296,23 +298,23 @@ class WorkFacts(CallFacts):
 
     @cached_property
     def is_kernel(self) -> Array:
-        """Whether each piece of work is a kernel, and no copy or set."""
+        """True for each piece of work that is a kernel, not a copy or set."""
         is_kernel: Array = self.slices.category[self.work.id] == KERNEL
         return is_kernel
 
     @cached_property
     def overlaps(self) -> Array:
-        """Whether each piece of work runs at the same time as other work of its device."""
+        """True for each piece of work that overlaps other work of its device."""
         return coverage.overlapping(self.work)
 
     @cached_property
     def is_collective(self) -> Array:
-        """Whether each piece of work is a collective."""
+        """True for each piece of work that is a collective."""
         return np.isin(self.work.id, self.numbers(_COLLECTIVES, "collectives")[0])
 
     @cached_property
     def chains(self) -> Chains:
-        """Chains of kernels that one kernel of a library does."""
+        """Chains of kernels that one kernel of a library could replace."""
         texts = [lowered(name.name) for name in self.names]
         taken: dict[tuple[str, str], frozenset[int]] = {}
         forms: dict[tuple[str, int], dict[int, frozenset[int]]] = {}
@@ -334,7 +336,7 @@ class WorkFacts(CallFacts):
 
     @cached_property
     def fused(self) -> dict[str, frozenset[int]]:
-        """The names of work, as indices, that do all that a chain does, by the chain."""
+        """The names of work, as indices, that do all the work of a chain, by the chain."""
         texts = [lowered(name.name) for name in self.names]
         fused: dict[str, frozenset[int]] = {}
         for chain, pattern in self.rows(_FUSED, "chain_names"):
@@ -363,7 +365,7 @@ class WorkFacts(CallFacts):
 
     @cached_property
     def graphs(self) -> tuple[Replays, Nodes]:
-        """Replays of graphs, and what each piece of graph work is in its graph."""
+        """Replays of graphs, and the position of each piece of graph work in its graph."""
         return replays(self.graph_work)
 
     @cached_property

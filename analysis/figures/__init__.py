@@ -1,4 +1,4 @@
-"""Figures: one loaded trace in, one `Report` out. What builds one is imported when a trace is read."""
+"""Figures: turn one loaded trace into one `Report`. Modules that build it are imported when a trace is read."""
 
 from molprof.analysis.figures.model import Report
 

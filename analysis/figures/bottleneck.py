@@ -1,4 +1,4 @@
-"""What bounds the time of a trace, and the parts of the time, as reports hold and show them."""
+"""The bottleneck of a trace and the parts of its time, as reports hold and show them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LEAST_REST = 0.001
 
 
 class Bottleneck(Struct, frozen=True):
-    """What bounds the time; analysis/findings/bottleneck.py defines it."""
+    """The bottleneck of a trace; analysis/findings/bottleneck.py defines it."""
 
     # gpu, communication, transfer, launch, input, constraint, host or wait; None where the trace does not tell
     bound: str | None
@@ -41,12 +41,12 @@ class Bottleneck(Struct, frozen=True):
     parts: dict[str, int]  # what the time of all devices together went to, ns; empty where no GPU work is recorded
     # The main cause of idle time between work, where most of that time is, and its share; None where not recorded.
     idle_cause: str | None = None
-    idle_place: str | None = None
-    idle_place_ratio: float | None = None
+    idle_location: str | None = None
+    idle_location_ratio: float | None = None
 
 
 def parts_text(parts: Mapping[str, int], least: float = 0.001) -> str:
-    """Parts of the time in words, the largest first; those below a share together, if that much is left to tell."""
+    """Return the parts of the time as text, the largest first; small ones together, if they matter."""
     whole = sum(parts.values())
     shares = sorted(((value / whole, name) for name, value in parts.items() if value > 0), reverse=True)
     texts = [f"{PARTS[name][0]} {percent_text(share)}" for share, name in shares if share >= least]

@@ -1,4 +1,4 @@
-"""One loaded trace in, one `Report` out: its counts, the run, tables, the typical step, and sums that must hold."""
+"""Building of a `Report` from a loaded trace: its counts, the run, tables, the typical step, and checked sums."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ SELECT
 
 
 def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
-    """All figures of the trace that `load_trace(path, engine)` described by `info`.
+    """Return all figures of the trace that `load_trace(path, engine)` described by `info`.
 
     Raises TraceError if its manifest is not one or too new, or if its calls cannot be told apart; EngineError or
     QueryError of the trace processor.
@@ -129,7 +129,7 @@ def _read_tables(engine: TraceProcessor, has_run: bool) -> tuple[FigureTable, ..
 
 
 def _texts(environment: Environment) -> dict[str, str]:
-    """Return what is known of the environment."""
+    """Return the known texts of the environment."""
     values = {name: getattr(environment, name) for name in environment.__struct_fields__}
     return {name: str(value) for name, value in values.items() if value is not None}
 
@@ -142,7 +142,7 @@ def _capabilities(devices: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, int]
 
 
 def software(keys: Mapping[str, Any]) -> dict[str, str]:
-    """Versions by name, of a trace's top-level keys: of CUDA or HIP, an engine, and packages where they are listed."""
+    """Return versions by name, from a trace's top-level keys: of CUDA or HIP, an engine, and listed packages."""
     versions = {}
     for key, value in keys.items():
         name, is_version, _ = key.rpartition("_version")
@@ -175,7 +175,7 @@ def refuse_ambiguous(engine: TraceProcessor, path: str) -> None:
         what = f"{numbers}, such as {calls['least']}, {'is' if calls['numbers'] == 1 else 'are'} of several calls"
         raise TraceError(
             f"{path}: {what}: it was merged from several traces, or its numbers are wrong, so that which call started"
-            " which kernel cannot be told",
+            " which kernel is not known",
             hint="read the separate traces with molprof ranks, or merge them with process numbers that begin with the"
             " rank, such as rank3_1234",
         )

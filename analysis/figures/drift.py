@@ -1,4 +1,4 @@
-"""Coordinate blocks that drift, by several rules of counting, and disagreement: what the model would have written."""
+"""Drift of coordinate blocks, by several counting rules, and disagreement: what the model would have written."""
 
 from __future__ import annotations
 
@@ -90,17 +90,17 @@ class Drift(Struct, frozen=True):
 
     @property
     def drift_blocks(self) -> int | None:
-        """Blocks that are not good."""
+        """Number of blocks that are not good."""
         return None if self.states is None else sum(self.states.values()) - self.states.get("good", 0)
 
     @property
     def drift_block_ratio(self) -> float | None:
-        """Of all blocks, those that are not good."""
+        """Share of the blocks that are not good."""
         return per(self.drift_blocks, sum((self.states or {}).values()))
 
 
 class Agreement(Struct, frozen=True):
-    """How the model rated some tokens before the masks."""
+    """Probability and rank that the model gave some tokens before the masks."""
 
     tokens: int
     mean_probability: float
@@ -129,7 +129,7 @@ class AgreementBin(Struct, frozen=True):
 
 
 class WorstPlace(Struct, frozen=True):
-    """A token that the model rated low."""
+    """A token to which the model gave a low probability."""
 
     sequence: int
     position: int
@@ -143,7 +143,7 @@ class WorstPlace(Struct, frozen=True):
 
 
 class ModelDisagreement(Struct, frozen=True):
-    """What an untimed pass recorded of the model's own choices."""
+    """The model's own choices, as an untimed pass recorded them."""
 
     molecules: int  # sequences with a record; none where the pass wrote other text
     all: Agreement
@@ -168,7 +168,7 @@ class DriftBlock(Struct, frozen=True):
     cut: bool = False  # the answer ended in it, at the limit on tokens
 
     def malformed(self, form: TextFormat) -> bool:
-        """No prefix reads x,y,z."""
+        """Return True if no prefix reads x,y,z."""
         return not form.triple.match(self.text)
 
     def state(self, form: TextFormat) -> str:
@@ -205,7 +205,7 @@ RULES: Mapping[str, tuple[str, Callable[[DriftBlock, TextFormat], object]]] = {
 
 
 def read_drift(engine: TraceProcessor, molecules: Sequence[SequenceRun], form: TextFormat = DEFAULT) -> Drift:
-    """Read how tokens drift from the tokenizer's own."""
+    """Return the drift of a run's coordinate blocks."""
     blocks = [DriftBlock(*row) for row in query_rows(engine, _BLOCKS)[1]]
     last = {block.sequence: block.block for block in blocks}
     # A block is open at the end of an answer without an end token.
@@ -277,7 +277,7 @@ class Token(Struct, frozen=True):
 
 
 def read_disagreement(engine: TraceProcessor, form: TextFormat | None) -> ModelDisagreement | None:
-    """Read what the model would have chosen; None where no pass recorded it."""
+    """Return the model's own choices; None where no pass recorded them."""
     return disagreement_figures([Token(*row) for row in query_rows(engine, _TOKENS)[1]], form)
 
 
@@ -314,7 +314,7 @@ def disagreement_figures(tokens: Sequence[Token], form: TextFormat | None = DEFA
 
 
 def _plain_kind(word: str) -> str:
-    """Return the first of `PLAIN` that a token holds; bytes that are no whole character are a word.
+    """Return the first of `PLAIN` that a token contains; bytes that are no whole character are a word.
 
     Traces have pictures in place of tabs and line breaks.
     """
@@ -362,7 +362,7 @@ def _worst(tokens: Sequence[Token], sequences: Sequence[Sequence[Token]]) -> Ite
 
 
 def text_kinds(words: Sequence[str], form: TextFormat = DEFAULT) -> list[str]:
-    """One of `TEXTS` for each token of a sequence, by its context.
+    """Return one of `TEXTS` for each token of a sequence, by its context.
 
     A minus is a bond between atoms, part of the element in `[O-]`, and a mark in a coordinate. words: the tokens' texts
     in order; special tokens read `<|...|>`.

@@ -26,7 +26,7 @@ STEPS_SQL = "(SELECT SUM(steps) FROM molprof_step_launch_summary WHERE steps > 0
 
 
 def any_masks(engine_phases: FigureTable) -> bool:
-    """Whether an engine had masks or grammars, by the table of its phases; SGLang calls the filling without any."""
+    """Return True if an engine had masks or grammars, by its phases; SGLang marks the filling without any too."""
     phases = {(row["program"], str(row["phase"])) for row in engine_phases.to_json() if row["count"]}
     return any(phase.startswith(("mask_", "grammar_")) for _, phase in phases - {("sglang", "mask_fill")})
 
@@ -50,11 +50,11 @@ class TableQuery(Struct, frozen=True):
         return (Query(self.module or self.name, self.sql), *([self.more] if self.more else []))
 
     def is_for(self, has_run: bool) -> bool:
-        """Whether it has rows of a captured run, or of another trace."""
+        """Return True if the table has rows for a captured run, or for another trace."""
         return not has_run if self.needs_run is None else has_run or not self.needs_run
 
     def read(self, engine: TraceProcessor, has_run: bool, before: Mapping[str, FigureTable]) -> FigureTable:
-        """Return the table, by those read before; without rows where it needs a run and there is none."""
+        """Return the table, from those read before; without rows if it needs a run and there is none."""
         has_rows = self.is_for(has_run) and (not self.of_masks or any_masks(before["engine_phases"]))
         queries = self.queries if has_rows else ()
         answers = [query_rows(engine, query) for query in queries]
@@ -101,7 +101,7 @@ class Figure(Struct, frozen=True):
 
     @property
     def noise(self) -> Noise:
-        """How its variation is known: from timed passes, not at all, or not needed because counts do not vary."""
+        """The source of its noise: timed passes, unknown, or none because counts do not vary."""
         return "repeats" if self.repeat is not None else "once" if self.once else "exact"
 
     def samples(self, report: Report) -> list[float]:
@@ -119,24 +119,24 @@ class Figure(Struct, frozen=True):
 
 
 def of_run(value: Callable[[Run], Value]) -> Callable[[Report], Value]:
-    """Return a figure of the run; not recorded in a foreign trace."""
+    """Return a figure of the run; None (not recorded) in a foreign trace."""
     return lambda report: None if report.run is None else value(report.run)
 
 
 def of_gpu(value: Callable[[Report], Value]) -> Callable[[Report], Value]:
-    """Return a figure of the trace's GPU calls or work; not recorded where the trace has neither."""
+    """Return a figure of the trace's GPU calls or work; None (not recorded) where the trace has neither."""
     return lambda report: value(report) if report.trace.gpu_recorded else None
 
 
 def without_gpu(value: Callable[[Report], Value]) -> Callable[[Report], Value]:
-    """Return a figure that stands in for one of the GPU; None where the trace has GPU calls or work."""
+    """Return a figure that replaces one of the GPU; None where the trace has GPU calls or work."""
     return lambda report: None if report.trace.gpu_recorded else value(report)
 
 
 def gpu_figure(
     id_: str, group: str, label: str, unit: Unit, sql: str, module: str, rests_on: tuple[Group, ...], **fields: Any
 ) -> Figure:
-    """Return a figure of GPU calls or work that is the one value of a query.
+    """Return a figure of GPU calls or work that is the single value of a query.
 
     The value is None where the query gives NULL or no row, and where a stored report lacks it.
     """

@@ -39,7 +39,7 @@ _TOKENS_SQL = STEPS_SQL.replace("steps", "tokens", 1)
 
 
 def _count(name: str, label: str, group: str, rests_on: Group, unit: Unit = "count", **fields: Any) -> Figure:
-    """Return the field of `Counts` that is called as the figure."""
+    """Return the figure of the field of `Counts` with the figure's name."""
     value = of_gpu(lambda report: getattr(report.counts, name))
     sql = f"SELECT {name} FROM molprof_launch_count"
     counted = CountedEvents({"kernel_time_ns": "kernels"}.get(name, name))
@@ -71,7 +71,7 @@ def _run_total(column: str, label: str, group: str, gpu: bool = True) -> Figure:
 
 
 def _marked(report: Report, column: str) -> int | None:
-    """Return a column of the steps that a foreign trace marks, summed.
+    """Return the sum of a column over the steps that a foreign trace marks.
 
     None without marks, or where a step does not tell.
     """
@@ -84,7 +84,7 @@ def _marked(report: Report, column: str) -> int | None:
 
 
 def _gpu_ns(report: Report) -> int:
-    """Time of all kernels, copies and sets of the trace."""
+    """Return the time of all kernels, copies and sets of the trace."""
     return report.counts.kernel_time_ns + sum(item.time_ns for item in report.counts.memory_operations.values())
 
 
@@ -183,14 +183,14 @@ def _longest_span_ns(report: Report) -> int | None:
 
 
 def _energy(report: Report) -> Value:
-    """Energy of all devices per token."""
+    """Return the energy of all devices per token."""
     values = [row["energy_per_token_j"] for row in report.table(_ENERGY.name).to_json()]
     recorded = [value for value in values if isinstance(value, (int, float))]
     return sum(recorded) if recorded and len(recorded) == len(values) else None
 
 
 def _counter(id_: str, label: str, unit: Unit, name: str, of: str) -> Figure:
-    """Mean of a counter over the devices that have samples while they worked."""
+    """Return the mean of a counter over the devices that have samples while they worked."""
     factor = 0.01 if of == "%" else 1.0
 
     def value(report: Report) -> Value:

@@ -1,4 +1,4 @@
-"""What a report holds, and its JSON: `report --format json` is `Report.to_json()`.
+"""The `Report` and its parts, and its JSON: `report --format json` is `Report.to_json()`.
 
 None means "not recorded" everywhere: the trace does not hold it, so it is not 0.
 """
@@ -57,7 +57,7 @@ _WORST: tuple[Verdict, ...] = ("not_to_be_had", "bounded", "exact")
 
 
 class TraceFigures(Struct, frozen=True):
-    """The file, and what was read of it."""
+    """The file, and counts of what was read from it."""
 
     path: str
     bytes: int
@@ -81,7 +81,7 @@ class TraceFigures(Struct, frozen=True):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What readers of the figures must know, one line each."""
+        """Remarks that readers of the figures must know, one line each."""
         remarks: tuple[str, ...] = () if self.complete else (f"only the whole part was read: {self.problem}",)
         if self.trimmed is not None:
             lost = "" if self.whole_steps else "; parts of steps were left out, so that their figures are not recorded"
@@ -94,11 +94,11 @@ class TraceFigures(Struct, frozen=True):
 
     @property
     def gpu_recorded(self) -> bool:
-        """The trace holds GPU work or calls that launch it."""
+        """True if the trace holds GPU work or calls that launch it."""
         return any(self.events_read(category) for category in GPU_CATEGORIES)
 
     def events_read(self, category: str) -> int:
-        """Events of the file that SQL reads under the category."""
+        """Return the number of the file's events that SQL reads under the category."""
         unaliased = self.events_by_category.get(category, 0)
         return unaliased + sum(read.get(category, 0) for read in self.read_as.values())
 
@@ -126,7 +126,7 @@ class Counts(Struct, frozen=True):
 
 
 class DeviceTime(Struct, frozen=True):
-    """From the first work of a device to the end of its last: busy is the union of its work, idle the rest."""
+    """Times of a device from its first work to the end of its last: busy is the union of its work, idle the rest."""
 
     span_ns: int
     busy_ns: int
@@ -134,7 +134,7 @@ class DeviceTime(Struct, frozen=True):
 
 
 class Bound(Struct, frozen=True):
-    """A figure as reported, and what its true value may be; None: no limit is known. The suffix is the unit."""
+    """A reported figure and the bounds of its true value; None: no limit is known. The suffix is the unit."""
 
     figure: str  # path in the report's JSON where it has one, such as counts.kernels
     # Counts stay integers when a report is read again.
@@ -144,7 +144,7 @@ class Bound(Struct, frozen=True):
 
     @property
     def off_ratio(self) -> float:
-        """By how much of the reported figure the truth may differ from it; infinite without a limit."""
+        """The largest possible error as a ratio of the reported figure; infinite without a limit."""
         if self.low is None or self.high is None:
             return math.inf
         most = max(self.value - self.low, self.high - self.value)
@@ -152,7 +152,7 @@ class Bound(Struct, frozen=True):
 
 
 class Doubt(Struct, frozen=True):
-    """Why figures of one group are not exact."""
+    """A reason why figures of one group are not exact."""
 
     group: Group
     verdict: Verdict  # never exact
@@ -165,7 +165,7 @@ class Doubt(Struct, frozen=True):
 
 
 class Certified(Struct, frozen=True):
-    """The verdict on one group. Of a group without doubts that the trace lacks, not_to_be_had."""
+    """The verdict on one group: not_to_be_had for a group that the trace lacks."""
 
     group: Group
     verdict: Verdict
@@ -180,7 +180,7 @@ class Certified(Struct, frozen=True):
 
     @property
     def off_ratio(self) -> float:
-        """By how much a figure of the group may be off, as a ratio of it: the largest; infinite where none is known."""
+        """The largest possible error of the group's figures as a ratio; infinite where none is known."""
         if self.verdict == "exact":
             return 0.0
         if self.verdict == "not_to_be_had" or any(not doubt.bounds for doubt in self.doubts):
@@ -206,7 +206,7 @@ class Certificate(Struct, frozen=True):
 
 
 class SumCheck(Struct, frozen=True):
-    """A check of what must add up: `left` = `right`, up to `tolerance_ratio` of `left`."""
+    """A sum that must hold: `left` = `right`, up to `tolerance_ratio` of `left`."""
 
     id: str
     text: str
@@ -218,7 +218,7 @@ class SumCheck(Struct, frozen=True):
 
 
 def agree(left: int, right: int, tolerance_ratio: float) -> bool:
-    """Whether both sides of a check are equal, up to `tolerance_ratio` of the left one."""
+    """Return True if both sides of a sum are equal, up to `tolerance_ratio` of the left one."""
     return abs(left - right) <= tolerance_ratio * abs(left)
 
 
@@ -240,7 +240,7 @@ RECORDED_SPAN, RUN_TIME = "recorded span", "unprofiled wall time"
 
 
 class Gain(Struct, frozen=True):
-    """What a fix can save, as shares from `low` to `high` of some time. Gains overlap."""
+    """The saving of a fix, as shares from `low` to `high` of some time. Gains overlap."""
 
     low: float
     high: float
@@ -249,17 +249,17 @@ class Gain(Struct, frozen=True):
     of_ns: int | None = None  # length of that time; None in a stored report of an older molprof
 
 
-# A place with less of the time does not say where to begin.
+# A location with less of the time does not say where to begin.
 _LEAST_PLACE = 0.02
 
 
-def place_text(label: str | None, ratio: float) -> str:
-    """Where most of some time is, with its share there; None: at no recorded place."""
+def location_text(label: str | None, ratio: float) -> str:
+    """Return the location with most of some time, and its share there; None without a recorded location."""
     share = f"{percent_text(ratio)} of it"
     if label is None:
-        return f"no place recorded for {share}"
+        return f"no location recorded for {share}"
     if ratio < _LEAST_PLACE:
-        return f"spread, at no place more than {share}"
+        return f"spread, at no location more than {share}"
     return f"{label} ({share})" if ratio >= 0.5 else f"spread, most in {label} ({share})"
 
 
@@ -275,8 +275,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     query: str  # argument of `molprof query` that shows the evidence: name of a module, or SQL
     figures: dict[str, int | float]  # of the evidence; the suffix is the unit (_ns, _ratio), else a count or mean
     uncertain: str | None = None  # why figures that it rests on are not exact; None where they are
-    place: str | None = None  # function and line, module, operator or annotation; None: not recorded, or of all
-    place_ratio: float | None = None  # share of its time that is there, or at no recorded place; None: of all
+    location: str | None = None  # function and line, module, operator or annotation; None: not recorded, or of all
+    location_ratio: float | None = None  # share of its time that is there, or at no recorded location; None: of all
     certain: bool = True  # False: taken from names or shapes, not from what was recorded
     note: bool = False  # worth knowing, and nothing to do
     time_ratio: float | None = None  # of a note: what part of the time it is about; None: of no part
@@ -284,13 +284,13 @@ class Finding(Struct, frozen=True, kw_only=True):
     part_of: str | None = None  # id of the finding whose time holds the time of this one
 
     @property
-    def place_text(self) -> str | None:
-        """Where most of its time is, with the share; None for findings about the whole trace."""
-        return self.place if self.place_ratio is None else place_text(self.place, self.place_ratio)
+    def location_text(self) -> str | None:
+        """The location with most of its time, and the share; None for findings about the whole trace."""
+        return self.location if self.location_ratio is None else location_text(self.location, self.location_ratio)
 
     @property
     def gain_text(self) -> str:
-        """How much the fix can save, and whether that is certain; empty where neither is to be said."""
+        """The saving of the fix as text, and whether it is certain; empty where there is nothing to say."""
         likely = "" if self.certain else "likely"
         if self.gain is None:
             return likely
@@ -308,14 +308,14 @@ class Finding(Struct, frozen=True, kw_only=True):
         return f"<Finding {self.id}: {self.headline}>"
 
     def __str__(self) -> str:
-        """All that there is to read of it, for `print`."""
+        """Return all its text, for `print`."""
         return named_lines(self.headline, self._texts())
 
     def _repr_html_(self) -> str:
         return named_rows(self.headline, self._texts())
 
     def _texts(self) -> dict[str, str | None]:
-        named = {"place": self.place_text, "evidence": self.evidence, "fix": self.fix, "why": self.explanation}
+        named = {"location": self.location_text, "evidence": self.evidence, "fix": self.fix, "why": self.explanation}
         return named | {"uncertain": self.uncertain, "more": f"molprof query {shlex.quote(self.query)} TRACE"}
 
     @property
@@ -324,7 +324,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         return None if self.gain is None else self.gain.high
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields, and `gain_ratio`: the `high` of its gain; `warning` and `time_ratio` where it has them."""
+        """Return its fields, and `gain_ratio`: the `high` of its gain; `warning` and `time_ratio` if present."""
         fields = {**to_builtins(self), "gain_ratio": self.gain_ratio}
         if not self.warning:
             del fields["warning"]
@@ -334,7 +334,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Findings(tuple[Finding, ...]):
-    """Findings that a prompt and a notebook show below each other."""
+    """Findings that a prompt and a notebook list one below the other."""
 
     def __repr__(self) -> str:
         return "\n".join(map(repr, self)) or "<no findings>"
@@ -344,20 +344,20 @@ class Findings(tuple[Finding, ...]):
 
 
 class GivenCounts(Struct, frozen=True):
-    """Numbers of tokens and molecules as a user tells them of a foreign trace, which does not record them."""
+    """Numbers of tokens and molecules that a user states for a foreign trace, which does not record them."""
 
     tokens: int | None = None
     molecules: int | None = None
 
 
 class ServedPass(Struct, frozen=True):
-    """Figures of all requests to a server once, by id; None where there is too little for one."""
+    """Figures by id of one pass of all requests to a server; None where there is too little for one."""
 
     figures: dict[str, int | float | None]
 
 
 class ServedTimes(Struct, frozen=True):
-    """What `molprof attach` measured at the client of the server that wrote the trace, without the profiler."""
+    """Times at the client of the server that wrote the trace, measured by `molprof attach` without the profiler."""
 
     server: str
     version: str
@@ -398,18 +398,18 @@ class Report(Struct, frozen=True):
 
     @property
     def tokens(self) -> int | None:
-        """Generated tokens of the run, or as many as the user says; None where neither is known."""
+        """Generated tokens of the run, or the user's number; None where neither is known."""
         if self.run is None or not self.run.has_answers:
             return self.given.tokens
         return self.run.generated_tokens
 
     @property
     def molecules(self) -> int | None:
-        """Molecules of the run, or as many as the user says."""
+        """Molecules of the run, or the user's number."""
         return self.given.molecules if self.run is None else self.run.molecules
 
     def doubts_on(self, groups: Collection[Group]) -> tuple[Certified, ...]:
-        """Those of the groups that a check of the certificate doubts."""
+        """Return those of the groups that a check of the certificate doubts."""
         uncertain = () if self.certificate is None else self.certificate.uncertain
         return tuple(item for item in uncertain if item.group in groups)
 
@@ -429,7 +429,7 @@ class Report(Struct, frozen=True):
 
 
 def combined(bounds: Iterable[Bound]) -> tuple[Bound, ...]:
-    """One bound for each figure: what several doubts take away or add may all be true at once."""
+    """Return one bound for each figure, since all doubts may be true at once."""
     by_figure: dict[str, Bound] = {}
     for bound in bounds:
         earlier = by_figure.get(bound.figure)
@@ -442,7 +442,7 @@ def combined(bounds: Iterable[Bound]) -> tuple[Bound, ...]:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst of them; exact if there are none."""
+    """Return the worst of the verdicts; exact if there are none."""
     return min(verdicts, key=_WORST.index, default="exact")
 
 

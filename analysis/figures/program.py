@@ -1,4 +1,4 @@
-"""How the program of a trace ran, as far as the file tells: ranks, devices, compilation, graphs, types of products."""
+"""Settings of a trace's program, as far as recorded: ranks, devices, compilation, graphs, types of products."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_program(engine: TraceProcessor, keys: Mapping[str, Any], counts: Counts
 
 
 def _product_types(engine: TraceProcessor) -> str:
-    """Return the types of the numbers of matrix products, by time; empty where no name tells any."""
+    """Return the number types of matrix products, by time; empty where no name shows any."""
     times = Counter[str]()
     for name, time_ns in query_rows(engine, _PRODUCTS)[1]:
         if kind := number_type(name):

@@ -1,4 +1,4 @@
-"""What requests waited for: queueing, the first token, the next ones, the last. And what a client of a server measured.
+"""Latencies of requests: queueing, the first token, the next ones, the last; also as a server's client measured them.
 
 Requests of a run that join and leave a batch, and those that `molprof attach` sent, without the profiler.
 """
@@ -31,7 +31,7 @@ _MEASURES = {
 
 
 def latency(manifest: Manifest, repeat: Repeat) -> dict[str, int | None] | None:
-    """Percentiles over the requests of a timed pass, ns, by the figure's id; None where no request joined a batch.
+    """Return percentiles over the requests of a timed pass, ns, by figure id; None where no request joined a batch.
 
     A request waits from its arrival: before a step, else when the pass begins. A token is there when its step ends.
     """
@@ -54,7 +54,7 @@ def latency(manifest: Manifest, repeat: Repeat) -> dict[str, int | None] | None:
 
 
 def percentiles(times_by_measure: Mapping[str, Sequence[int]]) -> dict[str, int | None]:
-    """Return p50 (median) and p99 (nearest rank) of the times of each measure, ns, by the figure's id.
+    """Return p50 (median) and p99 (nearest rank) of each measure's times, ns, by figure id.
 
     Where half of the requests wait and half do not, the nearest rank would be the longest of those that do not.
     """
@@ -136,7 +136,7 @@ def with_values(served: ServedTimes, of: Callable[[Sequence[float]], float]) -> 
 
 
 def of_served(figure: Figure) -> Figure:
-    """Return the figure, which reads what a client measured where the report has that."""
+    """Return the figure from the client's measurements where the report has them."""
 
     def value(report: Report) -> Value:
         if isinstance(report.served, ServedTimes) and figure.id in report.served.values:
@@ -147,7 +147,7 @@ def of_served(figure: Figure) -> Figure:
 
 
 def window_text(report: Report) -> str | None:
-    """How many sequences the recorded steps have, beside the requests in flight of timed passes; None: not known."""
+    """Return sequences in the recorded steps, and requests in flight of timed passes, as text; None: unknown."""
     rows = report.table(_SEQUENCES.name).to_json()
     if not isinstance(report.served, ServedTimes) or not rows or rows[0]["mean"] is None:
         return None

@@ -84,7 +84,7 @@ _CLASSES = Query("step_work", "SELECT class, count, time_ns FROM molprof_step_cl
 
 
 def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) -> Run:
-    """All figures of the run that `manifest` describes. Raises TraceError if it contradicts itself."""
+    """Return all figures of the run that `manifest` describes. Raises TraceError if it contradicts itself."""
     _refuse_contradictions(manifest)
     window, phases, totals = _read_window(engine, manifest, trace)
     sequences = _read_sequences(engine, manifest)
@@ -288,7 +288,7 @@ def _read_sequences(engine: TraceProcessor, manifest: Manifest) -> tuple[Sequenc
 
 
 def step_times(repeats: Sequence[Repeat]) -> tuple[StepTime, ...]:
-    """Step times by position; empty without timed passes, or if their numbers of steps differ."""
+    """Return step times by position; empty without timed passes, or if their numbers of steps differ."""
     if len({tuple(map(len, repeat.steps_ns)) for repeat in repeats}) != 1:
         return ()
     batches = [
@@ -321,7 +321,7 @@ def _step_phases(repeats: Sequence[Repeat]) -> tuple[StepPhase, ...]:
 
 
 def _summed(counts: Sequence[_Counts | None], kind: type[_Counts]) -> _Counts | None:
-    """Sum over molecules; None where one was not counted."""
+    """Return the sum over molecules; None where one was not counted."""
     recorded = [count for count in counts if count is not None]
     if not recorded or len(recorded) < len(counts):
         return None
@@ -343,7 +343,7 @@ def _shapes(manifest: Manifest) -> BatchShapes:
 
 
 def _mean(values: Sequence[int | None]) -> int | None:
-    """Mean of one or two values, rounded down; None where one is missing."""
+    """Return the mean of one or two values, rounded down; None where one is missing."""
     total = _sum_if_all_known(values)
     return total // len(values) if values and total is not None else None
 

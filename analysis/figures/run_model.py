@@ -1,4 +1,4 @@
-"""What a report holds of a captured run: `run` in the JSON of `report`. None means "not recorded"."""
+"""Figures of a captured run: `run` in the JSON of `report`. None means "not recorded"."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PassTimes(Struct, frozen=True):
 
 
 class PhaseBound(Struct, frozen=True):
-    """What bounded the `count` recorded phases of a name; the three parts add up to their `host_ns`."""
+    """Bounds of the `count` recorded phases of one name; the three parts add up to their `host_ns`."""
 
     count: int
     gpu_busy_ns: int  # a device was busy, whoever launched its work
@@ -81,7 +81,7 @@ class WindowFigures(Window, frozen=True):
 
 
 class ForcedText(Struct, frozen=True):
-    """Tokens of all answers that were the only ones which their masks left."""
+    """Tokens of all answers that their masks forced: no other token was allowed."""
 
     tokens: int
     runs: int  # one after the other in an answer
@@ -111,7 +111,7 @@ class SequenceFigures(Struct, frozen=True, omit_defaults=True):
 
     @property
     def cut(self) -> bool:
-        """It stopped at the token limit: every token is of one of these kinds or the end."""
+        """True if it stopped at the token limit: every token is of one of these kinds or the end."""
         return self.tokens == self.free + self.copy + self.junk + self.filler
 
 
@@ -130,7 +130,7 @@ class RunTotal(Struct, frozen=True):
 
 
 class Setup(Struct, frozen=True):
-    """What ran; None: a program of one's own does not tell.
+    """Model, processor and settings of a run; None: a program of the user does not record it.
 
     `size` is of a preset with another size than its own; `weights` of a preset: trained or random.
 
@@ -177,12 +177,12 @@ class Setup(Struct, frozen=True):
 
     @property
     def random(self) -> bool:
-        """The weights are random, so tokens and drift mean nothing."""
+        """True if the weights are random, so that tokens and drift mean nothing."""
         return self.weights == "random"
 
     @property
     def own_loop(self) -> bool:
-        """Another engine than transformers' `generate` ran."""
+        """True if another engine than transformers' `generate` ran."""
         return bool(self.forced_runs or self.drop_finished or self.assistant) or self.engine not in (
             None,
             AUTO,
@@ -191,7 +191,7 @@ class Setup(Struct, frozen=True):
 
     @property
     def loop(self) -> str | None:
-        """How batches were formed and decoded, in a few words."""
+        """The forming of batches and the decoding in a few words."""
         if self.sorted is None:
             return None
         parts = ["sorted" if self.sorted else "input order"]
@@ -213,7 +213,7 @@ if not TYPE_CHECKING:
 
 
 class BatchShapes(Struct, frozen=True):
-    """By batch, what decides the work of its forwards."""
+    """Shapes of a batch that decide the work of its forwards."""
 
     rows: tuple[int, ...]  # of the first step
     prompt_widths: tuple[int, ...]  # tokens, padding included
@@ -221,7 +221,7 @@ class BatchShapes(Struct, frozen=True):
 
 
 class MarkCost(Struct, frozen=True):
-    """What phase timestamps cost the timed passes."""
+    """Time that marks of phases added to the timed passes."""
 
     mark_ns: float
     per_step: int
@@ -314,17 +314,17 @@ class Run(Struct, frozen=True):
 
     @property
     def of_molecules(self) -> bool:
-        """Whether it generated molecules; else answers to prompts of plain text, which have no coordinates."""
+        """True if it generated molecules; False for answers to plain prompts, which have no coordinates."""
         return not self.sequences or any(item.smiles is not None for item in self.sequences)
 
     @property
     def has_answers(self) -> bool:
-        """Whether it tells what was generated: a loop of one's own may mark steps alone."""
+        """True if the generated text is recorded: a user's own loop may mark steps alone."""
         return self.molecules > 0
 
     @property
     def has_processor(self) -> bool:
-        """Whether logits processors ran in their phase: its own, or those that `generate` makes of its arguments.
+        """True if logits processors ran in their phase: its own, or those that `generate` makes of its arguments.
 
         The phase of any other run has no time but that of its marks.
         """
@@ -332,11 +332,11 @@ class Run(Struct, frozen=True):
 
     @property
     def noun(self) -> str:
-        """What one of its sequences is."""
+        """The noun for one of its sequences."""
         return "molecule" if self.of_molecules else "prompt"
 
     def per_molecule(self, column: str) -> float | None:
-        """Return a column of the recorded steps per step, times the run's steps: exact if all steps are recorded."""
+        """Return a column of the recorded steps per molecule: exact if all steps are recorded."""
         value = per(getattr(self.window, column), self.window.steps)
         return per(None if value is None else value * self.steps, self.molecules)
 

@@ -42,7 +42,7 @@ _FUNCTION = re.compile(r"\w+(?:Functor|Ops|_cuda)\w*")
 
 
 class Match(NamedTuple):
-    """An index of each sequence that are matched, and the number of the level whose keys are equal."""
+    """An index of each sequence that match, and the number of the level whose keys are equal."""
 
     first: int
     other: int
@@ -50,7 +50,7 @@ class Match(NamedTuple):
 
 
 def functions_in(name: str) -> tuple[str, ...]:
-    """Return the functions that the name of a torch kernel holds, whatever loop is around them."""
+    """Return the functions in the name of a torch kernel, whatever loop encloses them."""
     return tuple(_FUNCTION.findall(name))
 
 
@@ -101,7 +101,7 @@ def _worth(matches: Sequence[Match], levels: int) -> float:
 
 
 def gaps(matches: Sequence[Match], first: int, other: int) -> Iterator[tuple[range, range]]:
-    """Yield the places of two sequences of these lengths before each match and after the last, which may be none."""
+    """Yield the ranges of two sequences of these lengths before each match and after the last; they may be empty."""
     one = two = 0
     for match in matches:
         yield range(one, match.first), range(two, match.other)
@@ -110,7 +110,7 @@ def gaps(matches: Sequence[Match], first: int, other: int) -> Iterator[tuple[ran
 
 
 def _windows(first: list[int], other: list[int]) -> Iterator[_Pair]:
-    """Yield matched indices. Long sequences go by windows: half of each counts, and the next begins behind it."""
+    """Yield matched indices. Long sequences go by windows: half of each counts, and the next begins after it."""
     one = two = 0
     while (len(first) - one) * (len(other) - two) > _WHOLE:
         ends = one + WINDOW, two + WINDOW
@@ -146,7 +146,7 @@ def _pairs(first: Sequence[int], other: Sequence[int], one: int, two: int) -> It
 
 
 def _by_halves(first: Sequence[int], other: Sequence[int], one: int, two: int) -> Iterator[_Pair]:
-    """Yield the place of the first sequence at which the halves of the other have most in common with its two parts."""
+    """Yield the index that splits the first sequence so that both parts have most in common with the other's halves."""
     if len(first) > len(other):
         # The longer one is halved.
         for there, here in _by_halves(other, first, two, one):
@@ -221,7 +221,7 @@ class RepeatedBlock(NamedTuple):
 
 
 def blocks(keys: Sequence[Hashable]) -> list[RepeatedBlock]:
-    """Return the sequence as blocks, in order, which hold every element once; what does not repeat has `times` 1.
+    """Return the sequence as blocks in order, which contain every element once; without a repeat `times` is 1.
 
     Of all blocks the one goes first that folds the most places into one span, of equal ones the shortest, then the
     earliest. What is left on both sides of it is split in the same way.
@@ -244,7 +244,7 @@ def blocks(keys: Sequence[Hashable]) -> list[RepeatedBlock]:
 
 
 def _longest(sequence: np.ndarray) -> RepeatedBlock | None:
-    """Return the block that folds most places."""
+    """Return the block that folds most elements."""
     best: tuple[int, RepeatedBlock] | None = None
     for length in range(1, min(len(sequence) // 2, MOST_PLACES) + 1):
         if best is not None and len(sequence) - length <= best[0]:

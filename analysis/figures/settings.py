@@ -1,4 +1,4 @@
-"""What ran, and the trace of it: the page's table of settings. Some are rows of comparisons too."""
+"""Settings of the run and its trace: rows of the page's table. Some are rows of comparisons too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from molprof.common.values import Unit, Value, count_text, number_text, per
 def _of_run(
     name: str, label: str, role: Role, value: Callable[[Run], Value], unit: Unit = "text", **fields: Any
 ) -> Figure:
-    """Return the figure of a setting: no row of comparisons unless `fields` say so."""
+    """Return the figure of a setting, which is no row of comparisons unless `fields` say so."""
     return Figure(name, "Settings of the run", label, unit, of_run(value), role=role, **{"compared": False, **fields})
 
 
@@ -28,7 +28,7 @@ def _plain(value: Any, setup: Any) -> Value:
 
 
 def _setting(name: str, text: Callable[[Any, Any], Value] = _plain, unit: Unit = "text", **fields: Any) -> Figure:
-    """Return a setting's row, `text` of its value."""
+    """Return a setting's row, with `text` of its value."""
     row = ROWS[name]
     assert row.role is not None
 
@@ -47,7 +47,7 @@ def _of_trace(name: str, label: str, role: Role, value: Callable[[Report], Value
 
 
 def _given(name: str, label: str) -> Figure:
-    """Return a figure that the user gives for a foreign trace."""
+    """Return a figure that the user states for a foreign trace."""
 
     def value(report: Report) -> Value:
         return getattr(report.given, name) if report.run is None else None

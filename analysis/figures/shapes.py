@@ -23,7 +23,7 @@ Shapes = tuple[tuple[int, ...], ...]  # of each input of an operator; () for one
 
 
 def input_shapes(engine: TraceProcessor) -> dict[int, Shapes]:
-    """Sizes of the inputs of operators, by slice; of an input that is a list of tensors, one after the other."""
+    """Return sizes of operators' inputs by slice; a list of tensors counts as one tensor after the other."""
     sizes: defaultdict[int, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for slice_id, number, size in query_rows(engine, _SIZES)[1]:
         sizes[slice_id][number].append(size)
@@ -34,5 +34,5 @@ def input_shapes(engine: TraceProcessor) -> dict[int, Shapes]:
 
 
 def shapes_text(shapes: Iterable[Sequence[int]]) -> str:
-    """Sizes of inputs, such as `16x559x1024, 1024x1024`; those without left out."""
+    """Return sizes of inputs as text, such as `16x559x1024, 1024x1024`, without inputs that have none."""
     return ", ".join("x".join(map(str, sizes)) for sizes in shapes if sizes)

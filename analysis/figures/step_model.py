@@ -12,7 +12,7 @@ class StepInterval(Struct, frozen=True):
     """A phase, call, operator or piece of GPU work of the step, or several short ones next to each other."""
 
     kind: str  # phase, launch, wait, operator (outermost; where no GPU calls are recorded) or gpu
-    lane: str | None  # device/stream of GPU work, else None
+    device_stream: str | None  # device/stream of GPU work, else None
     name: str  # of several, that of the class that takes most of their time
     work_class: str | None  # of GPU work, or the name of an operator; None for all else
     start_ns: int  # from the start of the step; below 0 for work that an earlier step had started
@@ -22,10 +22,10 @@ class StepInterval(Struct, frozen=True):
 
 
 class IntervalTotal(Struct, frozen=True):
-    """All of one kind, lane and class in the step."""
+    """The sum over one kind, sub-track and class in the step."""
 
     kind: str
-    lane: str | None
+    device_stream: str | None
     work_class: str | None
     count: int
     time_ns: int

@@ -24,7 +24,7 @@ _FOLDED: Mapping[str, Callable[[list[Any]], Any]] = {
 
 
 def _ranked(order: Callable[[tuple[Any, ...]], Any]) -> Callable[[FigureTable], FigureTable]:
-    """Return the first 20 rows in an order."""
+    """Return a function that keeps the first 20 rows in an order."""
     return lambda table: replace(table, rows=tuple(sorted(table.rows, key=order)[:20]))
 
 
@@ -51,7 +51,7 @@ def _folded(table: FigureTable) -> FigureTable:
 
 STEPS = TableQuery(
     "steps",
-    "Steps by source and kind (tokens only where the annotation tells their number)",
+    "Steps by source and kind (tokens only if the annotation has their number)",
     "SELECT IFNULL(source, '(outside)') AS source, kind, steps, tokens, launches, graph_launches, kernels, gpu_ns,"
     " syncs, launches_per_step, launches_per_token"
     " FROM molprof_step_launch_summary ORDER BY steps = 0, source, kind",
@@ -83,7 +83,7 @@ def _step_lengths(table: FigureTable) -> FigureTable:
 
 
 def _is_unlike(times: list[int]) -> bool:
-    """Whether the first time is far from all others."""
+    """Return True if the first time is far from all others."""
     first, *rest = times
     return len(times) >= _LEAST_STEPS and (first > _UNLIKE * max(rest) or _UNLIKE * first < min(rest))
 
@@ -167,18 +167,18 @@ TABLES = (
         "SELECT class, count, time_ns, time_ratio, names FROM molprof_class_summary ORDER BY time_ns DESC, class",
     ),
     TableQuery(
-        "class_places",
+        "class_locations",
         "",
-        "SELECT class, place, count, time_ns FROM (SELECT class, place, count, MAX(time_ns) AS time_ns FROM ("
-        "SELECT launched.class, COALESCE(operator, source, module) AS place,"
+        "SELECT class, location, count, time_ns FROM (SELECT class, location, count, MAX(time_ns) AS time_ns FROM ("
+        "SELECT launched.class, COALESCE(operator, source, module) AS location,"
         " SUM(launched.count) AS count, SUM(launched.time_ns) AS time_ns"
-        " FROM molprof_launched_work AS launched LEFT JOIN molprof_call_place AS found USING (place_id)"
-        " GROUP BY class, place ORDER BY class, place) GROUP BY class) WHERE place NOT NULL ORDER BY class",
-        "call_places",
+        " FROM molprof_launched_work AS launched LEFT JOIN molprof_call_location AS found USING (location_id)"
+        " GROUP BY class, location ORDER BY class, location) GROUP BY class) WHERE location NOT NULL ORDER BY class",
+        "call_locations",
     ),
     TableQuery(
         "exposed",
-        "GPU work beside other work of its device (exposed: nothing of another class, or other kernel, runs)",
+        "GPU work concurrent with other work of its device (exposed: nothing of another class, or other kernel, runs)",
         "SELECT 'class' AS kind, class AS name, count, busy_ns, exposed_ns, hidden_ns, hideable_ns, beside, beside_ns"
         " FROM molprof_exposed_class WHERE"
         " (SELECT SUM(time_ns) FROM molprof_exposed_class) > (SELECT SUM(busy_ns) FROM molprof_device)"
@@ -188,7 +188,7 @@ TABLES = (
     ),
     TableQuery(
         "fused_chains",
-        "Kernels in a row that one kernel of a library does, and those kernels (saved: at most)",
+        "Consecutive kernels that one library kernel can replace, and those kernels (saved: at most)",
         "SELECT chain, count, time_ns, saved_ns, time_ratio, fused_count, fused_ns, fused_kernel, library"
         " FROM molprof_fused_chain ORDER BY saved_ns DESC, chain",
     ),

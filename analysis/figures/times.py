@@ -37,7 +37,7 @@ def _phase(name: str, label: str, steps: Callable[[Run], int | None]) -> Figure:
 
 
 def _steps_of_processor(run: Run) -> int | None:
-    """Return the steps of a run with a processor; None without one, as then the phase holds only molprof's marks."""
+    """Return the steps of a run with a processor; None without one, as the phase then holds only molprof's marks."""
     return run.steps if run.has_processor else None
 
 
@@ -70,13 +70,13 @@ def _runaway(run: Run) -> int | None:
 
 
 def _tokens_per_character(run: Run) -> float | None:
-    """Tokens of all answers per character of valid ones, white space aside."""
+    """Return tokens of all answers per character of valid ones, without white space."""
     useful = sum(len("".join((item.text or "").split())) for item in run.sequences if item.valid)
     return None if run.of_molecules else per(run.generated_tokens, useful)
 
 
 def _respelled(run: Run) -> float | None:
-    """Tokens of an answer beyond those of the tokenizer for its text."""
+    """Return an answer's tokens beyond those that the tokenizer needs for its text."""
     ends = sum(not item.cut for item in run.sequences)
     return per(None if run.needed_tokens is None else run.generated_tokens - ends - run.needed_tokens, run.molecules)
 
@@ -94,7 +94,7 @@ def _agreement(name: str, label: str, column: str, choice: str | None = None) ->
 
 
 def _of_forced(name: str, label: str, unit: Unit, value: Callable[[ForcedText, Run], float | None]) -> Figure:
-    """Return a figure of forced tokens: those that were the only ones which their masks left."""
+    """Return a figure of forced tokens: no other token was allowed there."""
 
     def of_forced(run: Run) -> float | None:
         return None if run.forced is UNSET else value(run.forced, run)
@@ -113,13 +113,13 @@ def _draft_ns(run: Run) -> float | None:
 
 
 def _masked(name: str, label: str, value: Callable[[Run], float | None], of_molecules: bool = False) -> Figure:
-    """Masked logits. FREE and COPY are positions of a molecule's template."""
+    """Return a figure of masked logits. FREE and COPY are positions of a molecule's template."""
     label = f"masked logits per {label}"
     return Figure(f"masked_{name}", "Masking", label, "number", of_run(value), of_molecules=of_molecules)
 
 
 def _masked_at(kind: str, label: str, of_molecules: bool = False) -> Figure:
-    """Masked logits of one kind per molecule."""
+    """Return a figure of masked logits of one kind per molecule."""
 
     def value(run: Run) -> float | None:
         return per(getattr(run.masked, kind, None), run.molecules)

@@ -1,4 +1,4 @@
-"""The recorded step of median duration: what happened in it, with what is too short to be seen merged."""
+"""The recorded step of median duration: its phases, calls and work, the shortest ones merged."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from molprof.analysis.trace_processor.package import Query, query_rows
 _STEP = Query("typical_step", "SELECT name, source, kind, steps, dur AS dur_ns FROM molprof_typical_step")
 _TOTALS = Query(
     "typical_step",
-    "SELECT kind, lane, class, COUNT() AS count, SUM(dur) AS time_ns FROM molprof_step_interval"
-    " GROUP BY kind, lane, class ORDER BY kind, lane, time_ns DESC, class",
+    "SELECT kind, device_stream, class, COUNT() AS count, SUM(dur) AS time_ns FROM molprof_step_interval"
+    " GROUP BY kind, device_stream, class ORDER BY kind, device_stream, time_ns DESC, class",
 )
 _INTERVALS = Query(
-    "typical_step", "SELECT id, kind, lane, name, class, start_ns, dur, own FROM molprof_step_interval ORDER BY id"
+    "typical_step",
+    "SELECT id, kind, device_stream, name, class, start_ns, dur, own FROM molprof_step_interval ORDER BY id",
 )
 # Of the steps that it is the median of.
 _TIMES = Query(
@@ -40,7 +41,7 @@ def read_typical_step(engine: TraceProcessor) -> TypicalStep | None:
 
 
 def _merged(rows: list[tuple[Any, ...]], dur_ns: int, slots: int) -> Iterator[StepInterval]:
-    """Long intervals, and one for all short ones of a lane that start in the same of so many slots.
+    """Yield long intervals, and one for all short ones of a sub-track that start in the same of so many slots.
 
     That one goes from their first start to their last end, with the class that takes most of its time, and the first
     name of it. Phases are all long.
@@ -48,19 +49,25 @@ def _merged(rows: list[tuple[Any, ...]], dur_ns: int, slots: int) -> Iterator[St
     slot_ns = max(1, max([dur_ns, *(start + dur for *_, start, dur, own in rows if own)]) // slots)
     pieces: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
     for row in rows:
-        number, kind, lane, _, _, start, dur, own = row
+        number, kind, device_stream, _, _, start, dur, own = row
         is_alone = dur >= slot_ns or kind == "phase"
         slot = abs(start) // slot_ns * (1 if start >= 0 else -1)
-        pieces.setdefault((kind, lane, own, number if is_alone else None, None if is_alone else slot), []).append(row)
+        pieces.setdefault(
+            (kind, device_stream, own, number if is_alone else None, None if is_alone else slot), []
+        ).append(row)
     merged = []
-    for (kind, lane, own, _, _), mine in pieces.items():
+    for (kind, device_stream, own, _, _), mine in pieces.items():
         by_class = {name: list(same) for name, same in groupby(sorted(mine, key=_class), _class)}
         most = min(by_class.values(), key=lambda same: (-sum(row[6] for row in same), _class(same[0])))
         number, *_ = first = min(most)
         start = min(row[5] for row in mine)
         length_ns = max(row[5] + row[6] for row in mine) - start
         merged.append(
-            (start, number, StepInterval(kind, lane, first[3], first[4], start, length_ns, len(mine), bool(own)))
+            (
+                start,
+                number,
+                StepInterval(kind, device_stream, first[3], first[4], start, length_ns, len(mine), bool(own)),
+            )
         )
     yield from (interval for *_, interval in sorted(merged, key=lambda item: item[:2]))
 

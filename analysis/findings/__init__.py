@@ -1,4 +1,4 @@
-"""Findings: what is worth doing about a trace, each from its evidence."""
+"""Findings: advice on a trace, each with its evidence."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RULES = tuple(item for module in _MODULES for item in vars(module).values() if i
 
 
 def find_all(known: TraceFacts) -> tuple[Finding, ...]:
-    """All findings of a trace: warnings, what leads, the largest gain that can be had, those without a bound, notes.
+    """Return all findings: warnings, the leading one, those by gain, those without a bound, notes.
 
     Of notes those about most of the time come first. What is part of another finding comes right after it. The finding
     that tells what the verdict says counts whole, however little of it a fix reaches as a rule.
@@ -79,8 +79,8 @@ def find_all(known: TraceFacts) -> tuple[Finding, ...]:
             query=evidence.query or rule.query,
             figures=evidence.figures,
             uncertain=known.doubts_on(rule.rests_on),
-            place=evidence.place,
-            place_ratio=evidence.place_ratio,
+            location=evidence.location,
+            location_ratio=evidence.location_ratio,
             certain=rule.certain,
             note=rule.note or evidence.note,
             time_ratio=evidence.share,

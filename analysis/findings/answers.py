@@ -1,4 +1,4 @@
-"""Answers that a constraint should have kept valid, and did not."""
+"""Finding on answers that are invalid although a constraint should have kept them valid."""
 
 from __future__ import annotations
 

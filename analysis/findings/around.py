@@ -1,4 +1,4 @@
-"""Calls, operators and idle time added up by location: rows with operator, annotation, function and modules."""
+"""Calls, operators and idle time summed by location: rows with operator, annotation, function and modules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 def of_work(known: TraceFacts, classes: Collection[str], names: Collection[str] = ()) -> list[Row]:
-    """Return the calls of work of some classes; of those only some names, where given."""
+    """Return the calls of work of some classes, of some names only if given."""
     work = known.facts.work
     chosen = (work.call != gaps.NONE) & is_of(known, known.facts.name_of, classes, names)
     return _calls(known, work.call[chosen], 1, (work.ts_end - work.ts)[chosen])
@@ -74,7 +74,7 @@ def _known_calls(known: TraceFacts, index: np.ndarray, times: np.ndarray) -> lis
 
 
 def is_of(known: TraceFacts, name_of: np.ndarray, classes: Collection[str], names: Collection[str] = ()) -> np.ndarray:
-    """Whether each piece of work, by the index of its name, is of these classes, and of these names if given: bool."""
+    """Return True for pieces of work, by the index of their name, of these classes, and these names if given: bool."""
     names_of_work = known.facts.names
     wanted = [name.work_class in classes and (not names or name.name in names) for name in names_of_work]
     is_wanted: np.ndarray = np.array(wanted, dtype=bool)[name_of]
@@ -87,7 +87,7 @@ def of_launches(known: TraceFacts) -> list[Row]:
 
 
 def _calls(known: TraceFacts, index: np.ndarray, counts: np.ndarray | int, times: np.ndarray | int) -> list[Row]:
-    """Return calls of the runtime or driver added up by location. counts, times: of each call."""
+    """Return calls of the runtime or driver summed by location. counts, times: of each call."""
     return _rows(
         known, known.places.added_up(known.facts.calls.id[index], known.facts.call_stacks[index], counts, times)
     )
@@ -175,7 +175,7 @@ def _rows(known: TraceFacts, sums: Iterable[tuple[Enclosing, int, int]]) -> list
 
 
 def _levels(known: TraceFacts, enclosing: Enclosing, kinds: Collection[str]) -> Iterator[Level]:
-    """Yield the enclosing names, innermost first; no annotations of steps, and no numbers in those of others."""
+    """Yield the enclosing names, innermost first, without annotations of steps and without numbers."""
     for level in enclosing.levels():
         if level.kind not in kinds or level.name.startswith(_SAY_NOTHING):
             continue

@@ -1,4 +1,4 @@
-"""Attention: whether it is small, fused, or kept from flash kernels by a mask."""
+"""Findings on attention: small, not fused, or kept from flash kernels by a mask."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def attention_ratio(known: TraceFacts) -> float | None:
 
 
 def _host_times(known: TraceFacts) -> list[tuple[int, str]]:
-    """Time in the operators by phase, ns; all of it as forward in a foreign trace, which has no phases."""
+    """Return times in the operators by phase, ns; in a foreign trace, which has no phases, all as forward."""
     operators = known.frame(_ANY)
     return host_times(known, operators, _PHASES) if known.report.run is not None else [(host_ns(operators), "forward")]
 
@@ -141,7 +141,7 @@ def mask_rules_out_flash(known: TraceFacts) -> FindingEvidence | None:
 
 
 class Unfused(Struct, frozen=True):
-    """Attention that is not fused: softmax, what stands around it, and the products before and after."""
+    """Unfused attention: softmax, its neighbours, and the products before and after."""
 
     calls: int
     between: int  # kernels between the products
@@ -253,4 +253,4 @@ def unfused_attention(known: TraceFacts) -> FindingEvidence | None:
     )
     gain_ns = attention.between_ns + attention.products_ns
     times = times_at(known, attention.index)
-    return located(known, item, gain_ns, "softmax, what is around it, and both products", times)
+    return located(known, item, gain_ns, "softmax, its neighbours, and both products", times)

@@ -1,4 +1,4 @@
-"""What bounds the time of a trace: one verdict, and the parts of the time, which add up.
+"""The bottleneck of a trace: one verdict, and the parts of the time, which add up.
 
 Every nanosecond of the recorded time of each device is in one part (`parts_of`): the device works, alone or for others
 (`Known.split`), or is idle for a cause (`Known.idle`). Of these parts the verdict (`bottleneck_of`) is
@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from molprof.analysis.facts.facts import MASK_PHASES, PROCESSOR_PHASES
 from molprof.analysis.figures.bottleneck import PARTS, Bottleneck, parts_text
-from molprof.analysis.figures.model import IDLE_CAUSES, Group, place_text
+from molprof.analysis.figures.model import IDLE_CAUSES, Group, location_text
 from molprof.analysis.findings.known import HOST_CAUSES, TraceFacts
 from molprof.analysis.findings.places import main_idle
 from molprof.analysis.findings.rule import FindingEvidence, rule
@@ -52,7 +52,7 @@ _RESTS_ON: tuple[Group, ...] = ("gpu_idle", "gpu_time")
 
 
 def parts_of(known: TraceFacts) -> dict[str, int]:
-    """Return what the recorded time of all devices went to, ns, by `PARTS`: it adds up to that time."""
+    """Return the parts of the recorded time of all devices, ns, by `PARTS`; they add up to it."""
     scope = known.scope
     times = dict.fromkeys(PARTS, 0) | {name: known.split[name] for name in ("gpu", "communication")}
     times["transfer"] = min(times["gpu"], transfers_ns(known))
@@ -78,7 +78,7 @@ def parts_of(known: TraceFacts) -> dict[str, int]:
 
 
 def bottleneck_of(known: TraceFacts) -> Bottleneck | None:
-    """Return what bounds the time; None where no time is recorded.
+    """Return the bottleneck; None where no time is recorded.
 
     Shares are those of findings' gains: of the recorded span of a foreign trace, of the unprofiled time of a run.
     """
@@ -122,7 +122,7 @@ def _main_idle(known: TraceFacts) -> tuple[str | None, str | None, float | None]
 
 
 def _is_open(known: TraceFacts) -> bool:
-    """Whether missing work may fill much of the idle time, or recorded work be wrong for as much."""
+    """Return True if missing work may fill much of the idle time, or wrong records account for as much."""
     bounds = [bound for item in known.report.doubts_on(_RESTS_ON) for bound in item.bounds]
     busy = [bound for bound in bounds if bound.figure.startswith("devices.") and bound.figure.endswith(".busy_ns")]
     span_ns = sum(device.span_ns for device in known.report.devices.values())
@@ -131,7 +131,7 @@ def _is_open(known: TraceFacts) -> bool:
 
 
 def _of_host(known: TraceFacts) -> tuple[str | None, float | None]:
-    """Return the phase that takes most of a trace without GPU work, masks or logits processors, and its share."""
+    """Return the phase with most time in a trace without GPU work, or masks or logits processors, and its share."""
     run, times = known.report.run, {}
     if run is not None and run.wall_ns.median:
         times = {name: phase.wall_ns / run.wall_ns.median for name, phase in run.phases.items() if phase.wall_ns}
@@ -146,7 +146,7 @@ def _of_host(known: TraceFacts) -> tuple[str | None, float | None]:
 @rule(
     id="limits",
     title="What sets the time",
-    fix="Nothing: this is what every gain is measured against.",
+    fix="Nothing: gains are shares of this time.",
     explanation="A faster part gains at most its own share.",
     query="idle_causes",
     needs=("gpu",),
@@ -164,10 +164,10 @@ def limits(known: TraceFacts) -> FindingEvidence | None:
         each = f"; what takes most of a step: {', '.join(said)}"
     cause, label, ratio = _main_idle(known)
     if cause is not None and ratio is not None:
-        each += f"; {IDLE_CAUSES[cause]}: {place_text(label, ratio)}"
+        each += f"; {IDLE_CAUSES[cause]}: {location_text(label, ratio)}"
     return FindingEvidence(
         f"{parts_text(parts_of(known))}{'' if scope.run is None else f' of {scope.recorded_text}'}{each}",
         {f"{name}_ns": value for name, value in known.split.items()},
-        place=label,
-        place_ratio=ratio,
+        location=label,
+        location_ratio=ratio,
     )

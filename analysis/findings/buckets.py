@@ -1,4 +1,4 @@
-"""Many small all-reduces, which one for all of their tensors would replace."""
+"""Finding on many small all-reduces, which one for all of their tensors could replace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BETWEEN = (*POINTWISE, "memset", "memcpy DtoD", "collective")
 
 
 def _joinable(known: TraceFacts, reduces: np.ndarray) -> np.ndarray:
-    """Whether each all-reduce of the work could be one with others: bool.
+    """Return True for each all-reduce of the work that could be joined with others: bool.
 
     The thread that starts it starts four or more in a row, with no work between them but pointwise kernels and other
     collectives; or other work of its device runs meanwhile, so that none waited for it.
@@ -95,6 +95,6 @@ def small_all_reduces(known: TraceFacts) -> FindingEvidence | None:
         part_of=("communication",) if exposed_ns >= idle_ns else (),
     )
     share = gpu_share(known, exposed_ns) + known.scope.idle_part(idle_ns)
-    gain = known.gain(share, "these all-reduces with nothing else beside, and the gaps before them")
+    gain = known.gain(share, "these all-reduces without concurrent work, and the gaps before them")
     counted_ns = times_at(known, np.flatnonzero(chosen))
     return replace(located(known, evidence, exposed_ns, gain.bounded_by, counted_ns), gain=gain)

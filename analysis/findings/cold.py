@@ -1,4 +1,4 @@
-"""A recording that is not warmed up: first calls, which load libraries and kernels, and code that is compiled in it."""
+"""Findings on recordings without warm-up: first calls, which load libraries and kernels, and compilation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SOON_NS = 1_000_000
 
 
 class FirstCall(Struct, frozen=True):
-    """A call of the runtime or driver that does something for the first time."""
+    """A call of the runtime or driver that does something for the first time, such as loading a module."""
 
     call: int  # index
     name: str
@@ -92,7 +92,7 @@ def _idle_ns(known: TraceFacts, starts: Array, ends: Array) -> Array:
 
 
 class Specialization(Struct, frozen=True):
-    """Time in which nothing is recorded, right before TorchScript runs what it specialized."""
+    """Time in which nothing is recorded, right before TorchScript runs a specialized function."""
 
     ts: int
     ts_end: int
@@ -133,7 +133,7 @@ def _where(item: Specialization) -> str:
 
 @rule(
     id="jit_specialization",
-    title="TorchScript specializes while this is recorded",
+    title="TorchScript specializes during the recording",
     fix=SPECIALIZED_FIX,
     explanation="It compiles a function anew for the types and shapes that it saw, and records nothing meanwhile.",
     query="SELECT name, ts, dur FROM slice WHERE name = 'fallback_function' ORDER BY ts",
@@ -158,7 +158,7 @@ def jit_specialization(known: TraceFacts) -> FindingEvidence | None:
         + f"; no GPU works for {time_text(idle_ns)} of it",
         {"gaps": len(specialized), "idle_ns": idle_ns, "longest_ns": length_ns},
         known.gain(known.scope.host_part(idle_ns), "gaps before specialized functions"),
-        place=_where(longest),
+        location=_where(longest),
         part_of=("host_work",),
     )
 
@@ -167,7 +167,7 @@ def jit_specialization(known: TraceFacts) -> FindingEvidence | None:
     id="cold_start",
     title="The recording is not warmed up",
     fix="Warm up before recording, with the shapes of the run.",
-    explanation="What runs for the first time is loaded or compiled, which a program that goes on does once.",
+    explanation="First calls load or compile code, which a program that goes on does once.",
     query="gpu_calls",
     needs=("gpu",),
     rests_on=("host_time",),

@@ -1,4 +1,4 @@
-"""The constraint: what it costs, what it does, and what it does to the text. It leads the findings of its run.
+"""The finding on a run's constraint: its cost, its work, and its effect on the text. It comes first.
 
 Of a run of molprof it is the phase `processor`; of an engine the phases of masks and grammars; of another program's
 `generate` the logits processors that are not transformers' own.
@@ -158,7 +158,7 @@ def _of_run(known: TraceFacts, run: Run, name: str) -> FindingEvidence:
         title=_title(name, course.share, _what_sets(run)),
         fix=remedy_of_run(run, course),
     )
-    return evidence if where is None else replace(evidence, place=where.name, place_ratio=where.ratio)
+    return evidence if where is None else replace(evidence, location=where.name, location_ratio=where.ratio)
 
 
 def _title(name: str, share: float | None, rest: str) -> str:
@@ -170,7 +170,7 @@ def _title(name: str, share: float | None, rest: str) -> str:
 
 
 def _what_sets(run: Run) -> str:
-    """Return what takes most of the steps apart from the processor."""
+    """Return the largest part of the steps apart from the processor, as text."""
     times = {name: run.phases[name].wall_ns or 0 for name in _STEP if name != PROCESSOR}
     times["forward"] += times.pop("prefill")
     most = max(times, key=lambda name: times[name])
@@ -225,7 +225,7 @@ def _times_of(course: StepPhase) -> dict[str, int | None]:
 
 
 def _percentiles(times: Mapping[str, Any]) -> str:
-    """Return the median, the 99th (of few values the 90th) percentile and the longest, as text."""
+    """Return the median, the 99th (of few values the 90th) percentile and the longest time as text."""
     tail = "p99_ns" if times["p99_ns"] is not None else "p90_ns"
     said = [f"{key[:3]} {time_text(times[key])}" for key in ("p50_ns", tail) if times[key] is not None]
     return ", ".join([*said, f"longest {time_text(times['longest_ns'])}"])
@@ -234,7 +234,7 @@ def _percentiles(times: Mapping[str, Any]) -> str:
 def _done(
     known: TraceFacts, run: Run, course: ConstraintContext, head: EvidencePart
 ) -> tuple[EvidencePart, Location | None]:
-    """Return what the steps show of the constraint: operators, time outside them, functions, launches, syncs, copies.
+    """Return the constraint's work in the steps: operators, time outside them, functions, launches, syncs, copies.
 
     Sampled functions follow the first clause of `head`: they say what to change.
     """
@@ -291,7 +291,7 @@ def _done(
 
 
 def _by_function(where: Location) -> str:
-    """Return the first functions with their shares of the time."""
+    """Return the first functions with their shares of the time as text."""
     whole = where.places[0].time_ns / where.ratio
     said = (f"{item.label} {percent_text(item.time_ns / whole)}" for item in where.places[:_FUNCTIONS_SHOWN])
     return f"by function: {', '.join(said)}"
@@ -306,7 +306,7 @@ def _times_by_class(run: Run) -> EvidencePart:
 
 
 def _made(run: Run) -> EvidencePart:
-    """Return the text on making the constraint, which no step contains."""
+    """Return the text on the construction of the constraint, which no step contains."""
     part = EvidencePart([], {})
     if run.processor_once_ns:
         part.figures["once_ns"] = run.processor_once_ns
@@ -342,7 +342,7 @@ def _of_engine(known: TraceFacts) -> FindingEvidence | None:
     by_kind = ", ".join(f"{time_text(ns)} {_KINDS[kind][0]}" for kind, ns in times.items() if ns is not None)
     forward_ns, share = summed_over(phases, "time_ns", "forward"), scope.host_part(mask_ns or grammar_ns)
     clauses = [
-        f"{by_kind or 'no time of masks is recorded'}, beside {time_text(forward_ns)} of forwards; "
+        f"{by_kind or 'no time of masks is recorded'}, against {time_text(forward_ns)} of forwards; "
         f"{percent_text(share)} of {scope.recorded_text}"
     ]
     figures: dict[str, int | float] = {
@@ -392,8 +392,8 @@ def _of_engine(known: TraceFacts) -> FindingEvidence | None:
         title=title,
         fix=fix,
         query="phase_times",
-        place=None if where is None else where.name,
-        place_ratio=None if where is None else where.ratio,
+        location=None if where is None else where.name,
+        location_ratio=None if where is None else where.ratio,
     )
 
 
@@ -436,6 +436,6 @@ def _of_loop(known: TraceFacts) -> FindingEvidence | None:
         title=f"The constraint (logits processors) takes {percent_text(share)} of the time{small}",
         fix=remedy_of_loop(None if where is None else where.name, share < SMALL, first["source"]),
         query="phase_times",
-        place=None if where is None else where.name,
-        place_ratio=None if where is None else where.ratio,
+        location=None if where is None else where.name,
+        location_ratio=None if where is None else where.ratio,
     )

@@ -1,4 +1,4 @@
-"""What a constraint does to the texts: tokens that it forces, spells otherwise than the tokenizer, or leads nowhere."""
+"""Effects of a constraint on the texts: tokens that it forces, tokenizes otherwise, or that lead nowhere."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from molprof.common.values import count_text, counted, percent_text
 
 
 class EvidencePart(Struct):
-    """Clauses of the evidence, and their figures."""
+    """Clauses of a finding's evidence, and their figures."""
 
     clauses: list[str]
     figures: dict[str, int | float]
 
 
 def done_to_text(known: TraceFacts, run: Run, course: ConstraintContext) -> EvidencePart:
-    """Return the text on what the constraint did to the answers."""
+    """Return the text on the effects of the constraint on the answers."""
     part, tokens = EvidencePart([], {}), run.generated_tokens
     if run.setup.random or not tokens:
         return part

@@ -1,4 +1,4 @@
-"""Without a GPU: which operator takes the time, and where it is called."""
+"""Findings on traces without a GPU: operators and functions that take the time, and their callers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LONGEST = Query(
     id="host_operators",
     title="One operator takes a large part of the time on the CPU",
     fix="Look for a faster way to compute it: fewer bits, more threads, a compiled function, or a GPU.",
-    explanation="Amdahl's law: what is done about any other operator gains less.",
+    explanation="Amdahl's law: no change of another operator can gain as much.",
     query="host_totals",
     needs=("time", "no_gpu"),
     rests_on=("host_time",),
@@ -68,7 +68,7 @@ def host_operators(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _host_places(known: TraceFacts) -> list[Where]:
-    """Return where the thread with most time in operators works while no thread is in one."""
+    """Return the locations of the thread with most time in operators while no thread is in one."""
     return [item for item in places_of(filterfalse(is_waiting, of_idle_time(known))) if item.label != NOWHERE]
 
 
@@ -77,14 +77,14 @@ def _host_places(known: TraceFacts) -> list[Where]:
     title="The CPU works outside operators",
     fix="Do that work for all rows at once, ahead in another thread, or in compiled code.",
     explanation="Python, and libraries that do not record what they do, run between the operators of torch.",
-    query="idle_places",
+    query="idle_locations",
     needs=("time", "no_gpu"),
     rests_on=("host_time",),
     least_gain=0.1,
     weight=0.6,
 )
 def host_functions(known: TraceFacts) -> FindingEvidence | None:
-    """Without a GPU, fire where at one place 10 % of the time pass while no thread is in an operator.
+    """Without a GPU, fire where one location has 10 % of the time while no thread is in an operator.
 
     Waiting does not count.
 
@@ -102,15 +102,15 @@ def host_functions(known: TraceFacts) -> FindingEvidence | None:
         {"time_ns": time_ns, "outside_ns": all_ns},
         known.gain(share, "time at that place"),
         part_of=("constraint",) if is_of_masks(known, wheres[0]) else (),
-        place=others.name,
-        place_ratio=others.ratio,
+        location=others.name,
+        location_ratio=others.ratio,
     )
 
 
 @rule(
     id="processor_operators",
     title="The logits processor runs many small operators",
-    fix="Do with one operator on the whole batch what these do one by one, or on the host without tensors.",
+    fix="Use one operator on the whole batch, or compute on the host without tensors.",
     explanation="Each operator costs several microseconds of Python and torch, however small its tensor is.",
     query=(
         "SELECT slice.name, COUNT() AS calls FROM molprof_call_phase AS place JOIN molprof_phase AS phase"
@@ -122,7 +122,7 @@ def host_functions(known: TraceFacts) -> FindingEvidence | None:
     weight=0.7,
 )
 def processor_operators(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where the logits processor runs one operator from one place 20 times per step or more.
+    """Fire where the logits processor runs one operator from one location 20 times per step or more.
 
     Gain: the time of these operators in the processor's phase.
     """
@@ -139,6 +139,6 @@ def processor_operators(known: TraceFacts) -> FindingEvidence | None:
         {"operators_per_step": count / steps, "time_ns": time_ns},
         known.gain(known.scope.host_part(time_ns, "processor"), "these operators in the processor"),
         part_of=("constraint",),
-        place=where.name,
-        place_ratio=where.ratio,
+        location=where.name,
+        location_ratio=where.ratio,
     )

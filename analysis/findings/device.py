@@ -1,4 +1,4 @@
-"""What the devices of a trace are and can do: a fix that they do not have is none."""
+"""Capabilities of a trace's devices, which decide whether a fix applies to them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CALLS = Query(
 
 
 def platform(known: TraceFacts) -> Platform | None:
-    """Return the platform of the devices; None where nothing tells it."""
+    """Return the platform of the devices; None where nothing shows it."""
     trace = known.report.trace
     for name in trace.device_names:
         for pattern, kind in _PLATFORMS:
@@ -47,13 +47,13 @@ def platform(known: TraceFacts) -> Platform | None:
 
 
 def copies_pinned(known: TraceFacts) -> bool:
-    """Whether all copies from the host whose kind of memory is recorded are from pinned memory, and there are any."""
+    """Return True if all copies from the host of known memory kind are from pinned memory, and there are any."""
     names = [name.name for name in known.facts.names if name.name.startswith("Memcpy HtoD")]
     return any("Pinned" in name for name in names) and not any("Pageable" in name for name in names)
 
 
 def lacks(known: TraceFacts, capability: tuple[int, int]) -> bool:
-    """Whether a device with CUDA is of a lower compute capability; False where that is not known."""
+    """Return True if a CUDA device has a lower compute capability; False where that is not known."""
     if platform(known) != "CUDA":
         return False
     trace = known.report.trace

@@ -1,4 +1,4 @@
-"""Notes on what is not in the file: ends of the recording, waits for something else, figures that are not to be had."""
+"""Notes on missing records: ends of the recording, waits of unknown cause, figures that are not known."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LEAST_PIECES = 10
     note=True,
 )
 def recording_ends(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where, before the first GPU work and after the last, 2 % of the recorded span of a foreign trace lie."""
+    """Fire where 2 % of the recorded span of a foreign trace is before the first or after the last GPU work."""
     recorded_ns = known.facts.span[1] - known.facts.span[0]
     before_ns, after_ns = known.ends
     if known.scope.run is not None or before_ns + after_ns < _LEAST_ENDS * recorded_ns:
@@ -58,7 +58,7 @@ def recording_ends(known: TraceFacts) -> FindingEvidence | None:
     id="unknown_waits",
     title="The GPU waits for something that is not recorded",
     fix="Record what it may wait for too: another rank, process or GPU.",
-    explanation="Queued work starts when what it waits for is done. Only a record of that tells what can be gained.",
+    explanation="Queued work starts when the work that it waits for is done. Only a record of that shows the gain.",
     query="idle_causes",
     needs=("gpu",),
     rests_on=("gpu_work",),
@@ -99,8 +99,8 @@ def unknown_waits(known: TraceFacts) -> FindingEvidence | None:
 @rule(
     id="one_event",
     title="One piece of GPU work takes most of the time",
-    fix="See in molprof open whether it can be: record again, and compare how long the others of its name take.",
-    explanation="A record may be wrong, or it waited for something: what is a share of the time is a share of it.",
+    fix="Look at it in molprof open, record again, and compare it with other runs of the same name.",
+    explanation="The record may be wrong, or it waited for something. Shares of the time are mostly shares of it.",
     query="gpu_work",
     needs=("gpu",),
     rests_on=("gpu_work",),
@@ -130,12 +130,12 @@ def one_event(known: TraceFacts) -> FindingEvidence | None:
     id="not_to_be_had",
     title="No finding rests on what is not to be had",
     fix="Record again: the reason says what is missing. molprof doctor checks the profiler on this machine.",
-    explanation="Figures that rest on records which are missing or impossible would name a wrong cause.",
+    explanation="Figures from missing or impossible records would name a wrong cause.",
     query="certificate_launches",
     note=True,
 )
 def not_to_be_had(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where a check says that no figures of GPU work, its time or idle time are to be had."""
+    """Fire where a check rules out all figures of GPU work, its time or idle time."""
     lost = [group for group in _OF_GPU if group in known.lost]
     if not lost:
         return None

@@ -1,4 +1,4 @@
-"""What masks of constrained decoding cost in an engine, from its phases."""
+"""Findings on masks of constrained decoding in an engine, from its phases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ORDER BY total.phase
 # Step by step; of a GPU's trace also the work.
 _STEPS = Query(
     "masks",
-    "SELECT ts, ts + dur AS ts_end, IFNULL(stretch, -1) AS stretch, IFNULL(sequences, 0) AS sequences,"
+    "SELECT ts, ts + dur AS ts_end, IFNULL(span, -1) AS span, IFNULL(sequences, 0) AS sequences,"
     " IFNULL(masks, 0) AS masks, IFNULL(unconstrained, 0) AS unconstrained, IFNULL(fill_ns, 0) AS fill_ns,"
     " IFNULL(fill_exposed_ns, 0) AS fill_exposed_ns, mask_exposed_ns, IFNULL(forward_ns, 0) AS forward_ns"
     " FROM molprof_mask_step ORDER BY ts, step_id",
@@ -79,11 +79,11 @@ def _growth(values: np.ndarray) -> tuple[float, float, float] | None:
 
 def _longest_span(steps: Frame) -> Frame | None:
     """Return the longest run of decode steps with the same sequences, in which masks are filled."""
-    steps = steps.where((steps["stretch"] >= 0) & (steps["fill_ns"] > 0) & (steps["masks"] > 0))
+    steps = steps.where((steps["span"] >= 0) & (steps["fill_ns"] > 0) & (steps["masks"] > 0))
     if not len(steps):
         return None
-    numbers, counts = np.unique(steps["stretch"].astype(np.int64), return_counts=True)
-    return steps.where(steps["stretch"] == numbers[counts.argmax()])
+    numbers, counts = np.unique(steps["span"].astype(np.int64), return_counts=True)
+    return steps.where(steps["span"] == numbers[counts.argmax()])
 
 
 class SchedulerWaits(Struct, frozen=True):
@@ -111,7 +111,7 @@ def scheduler_waits(known: TraceFacts) -> SchedulerWaits | None:
 
 
 def phase_times(known: TraceFacts) -> dict[str, dict[str, int | None]]:
-    """By phase of an engine `count`, `time_ns`, `own_ns` and `exposed_ns`, in which no device worked."""
+    """Return `count`, `time_ns`, `own_ns` and `exposed_ns` (no device works) by phase of an engine."""
     return {row.pop("phase"): row for row in map(dict, known.rows(_TIMES))}
 
 
@@ -207,8 +207,8 @@ def mask_fill_waits(known: TraceFacts) -> FindingEvidence | None:
         "Look at what the grammar holds there (maxLength, a long repetition, nested alternatives): write it shorter, "
         "or let the engine's grammar library keep masks of states that it was in."
     ),
-    explanation="A matcher whose states multiply, or whose cache does not hold, does more work at every token.",
-    query="SELECT position, stretch, masks, fill_ns, dur FROM molprof_mask_step WHERE stretch IS NOT NULL ORDER BY ts",
+    explanation="A matcher whose states multiply, or whose cache misses, does more work at every token.",
+    query="SELECT position, span, masks, fill_ns, dur FROM molprof_mask_step WHERE span IS NOT NULL ORDER BY ts",
     needs=("masks", "time"),
     rests_on=("host_time", "steps"),
     weight=0.5,
@@ -280,7 +280,7 @@ def unconstrained_wait(known: TraceFacts) -> FindingEvidence | None:
     id="grammar_compile_waits",
     title="Compiling grammars delays first tokens",
     fix="Compile known grammars before requests come; send the same text for the same grammar, so that it is found.",
-    explanation="A request cannot start before its grammar is compiled; where it is compiled in the way, none can.",
+    explanation="A request cannot start before its grammar is compiled; compiling in the engine's loop delays all.",
     query="SELECT phase, ts, dur, tid FROM molprof_phase WHERE phase GLOB 'grammar_*' ORDER BY ts",
     needs=("masks", "time"),
     rests_on=("host_time",),
@@ -318,7 +318,7 @@ def grammar_compile_waits(known: TraceFacts) -> FindingEvidence | None:
         "Record the scheduler too (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0): what it does meanwhile is in no trace."
         " Where it fills masks, fill fewer or cheaper ones; else more sequences per step share each schedule."
     ),
-    explanation="The scheduler is another process: it fills masks, takes in tokens and plans the next step meanwhile.",
+    explanation="The scheduler is another process, which fills masks, reads tokens and plans the next step.",
     query="SELECT ts, dur, tid FROM molprof_phase WHERE phase = 'scheduler_wait' ORDER BY ts",
     needs=("time",),
     rests_on=("host_time",),
@@ -344,17 +344,17 @@ def waits_for_scheduler(known: TraceFacts) -> FindingEvidence | None:
 
 @rule(
     id="masks_not_recorded",
-    title="Whether masks cost time is not recorded",
+    title="The cost of masks is not recorded",
     fix=(
         "Record Python stacks (vLLM: torch_profiler_with_stack, SGLang: with_stack), also of the scheduler's process"
         " (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0)."
     ),
-    explanation="The engine marks the filling of masks by no scope: only its Python functions show it.",
+    explanation="The engine does not annotate the filling of masks: only its Python functions show it.",
     query="phase_times",
     note=True,
 )
 def masks_not_recorded(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where nothing that marks masks can be in an engine's trace.
+    """Fire where an engine's trace has no marks that could show masks.
 
     Without gain: the trace may be of requests without constraints, unless kernels apply masks.
     """

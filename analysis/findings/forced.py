@@ -1,4 +1,4 @@
-"""Text that the constraint forces: tokens that need no forward of their own, which most engines compute one by one."""
+"""Finding on forced text: its tokens need no forward of their own, but most engines compute them one by one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAST_FORCED = 0.1
     needs=("timed",),
 )
 def forced_text(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where 10 % of the tokens were the only ones that their masks left, and each had a step of its own.
+    """Fire where 10 % of the tokens were the only ones that their masks allowed, and each had a step of its own.
 
     Gain: the steps beyond the fewest in which as many rows can make all choices, times the share of wall time in decode
     steps. Appended tokens are computed all the same, and a batch is as long as the row with most choices.

@@ -1,4 +1,4 @@
-"""The Python functions in which phases pass, operators that they call included: by stacks, or as they were sampled."""
+"""Python functions that phases spend their time in, callees included: by stacks, or as sampled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TRACKS = Query("annotations", "SELECT id, upid, tid FROM _molprof_thread_track 
 
 
 def functions_of(known: TraceFacts, phases: tuple[str, ...]) -> Location | None:
-    """Return the Python functions in which phases of these beginnings pass; None where they are not recorded.
+    """Return the Python functions of phases whose names begin so; None where they are not recorded.
 
     Of a run's processor without stacks they are sampled: by line of the program, or where none is in it, by innermost
     function. The name is that of the first with half of the time, or of the smallest function that has it.
@@ -40,7 +40,7 @@ def functions_of(known: TraceFacts, phases: tuple[str, ...]) -> Location | None:
 
 
 def sampled_functions(known: TraceFacts) -> SampledFunctions | None:
-    """Return the samples of a run's processor; None where stacks tell all, or there are too few to tell anything."""
+    """Return the samples of a run's processor; None where stacks suffice, or there are too few samples."""
     run = known.report.run
     if run is None or run.functions is UNSET or _has_functions(known):
         return None
@@ -48,7 +48,7 @@ def sampled_functions(known: TraceFacts) -> SampledFunctions | None:
 
 
 def _has_functions(known: TraceFacts) -> bool:
-    """Whether stacks have the functions of the processor."""
+    """Return True if stacks contain the functions of the processor."""
     return known.once("functions of phases", (PROCESSOR,), lambda: _found(known, (PROCESSOR,))) is not None
 
 
@@ -70,7 +70,7 @@ def _sampled(known: TraceFacts) -> Location | None:
 
 
 def is_of_masks(known: TraceFacts, function: Where) -> bool:
-    """Whether nearly all time of a function passes in an engine's phases of masks and grammars."""
+    """Return True if nearly all time of a function is in an engine's phases of masks and grammars."""
     mine = (functions_of(known, phases) for phases in OF_ENGINE)
     times = [item.time_ns for where in mine if where for item in where.places if function.label.startswith(item.label)]
     return sum(times) >= _NEARLY_ALL * function.time_ns
@@ -124,7 +124,7 @@ def _found(known: TraceFacts, phases: tuple[str, ...]) -> Location | None:
 
 
 def _main_tracks(known: TraceFacts) -> np.ndarray:
-    """Return the track with most slices of each thread with phases; overlapping phases have tracks of their own."""
+    """Return the track with most slices of each thread with phases; overlapping phases have sub-tracks."""
     counts = np.bincount(known.facts.slices.track[known.facts.slices.track >= 0])
     main: dict[tuple[Any, Any], int] = {}
     for track, *thread in known.frame(_TRACKS).rows():

@@ -1,4 +1,4 @@
-"""The GPU is idle: what it waits for, how much of the time, and where the CPU is meanwhile."""
+"""Findings on an idle GPU: what it waits for, how long, and the CPU's activity meanwhile."""
 
 from __future__ import annotations
 
@@ -129,10 +129,10 @@ def launch_bound(known: TraceFacts) -> FindingEvidence | None:
 
 @rule(
     id="graph_capture",
-    title="Graphs are captured while this is recorded",
-    fix="Record the steps that replay them. This recording tells where their kernels come from: --graph-capture.",
-    explanation="What is launched during a capture runs only later, and capturing happens once.",
-    query="idle_places",
+    title="The recording contains graph captures",
+    fix="Record the steps that replay them. With --graph-capture this recording names their kernels.",
+    explanation="Work that is launched during a capture runs only later, and a capture happens once.",
+    query="idle_locations",
     needs=("gpu", "launches"),
     rests_on=("gpu_idle", "links"),
 )
@@ -158,7 +158,7 @@ def graph_capture(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _long_calls(known: TraceFacts) -> list[dict[str, Any]]:
-    """Return long calls in which the CPU was in long gaps, by name, the longest time first.
+    """Return long calls of the CPU in long gaps, by name, the longest time first.
 
     Long calls take 0.1 ms or more, and are no host syncs.
 
@@ -207,7 +207,7 @@ def long_calls_in(known: TraceFacts, *positions: str, is_long: bool = True) -> l
 
 
 def _is_first(known: TraceFacts, name: str) -> bool:
-    """Whether a long call of the name is a first one, or there is no other."""
+    """Return True if a long call of the name is a first one, or there is no other."""
     return any(call.name == name for call in first_calls(known, _LONG_CALL_NS))
 
 
@@ -223,15 +223,15 @@ def _fix_of_calls(known: TraceFacts, name: str, allocates: bool) -> str:
     id="long_calls",
     title="The GPU waits for single calls of its runtime",
     fix="First calls load driver, libraries and kernels: warm up before recording, and before serving.",
-    explanation="An ordinary call takes some microseconds, so that gaps of a millisecond show what is done once.",
-    query="idle_places",
+    explanation="Most calls take microseconds; those of a millisecond usually happen once.",
+    query="idle_locations",
     needs=("gpu",),
     rests_on=("gpu_idle", "links"),
     least_gain=0.02,
     of_steps=True,
 )
 def long_calls(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where, in gaps longer than 1 ms, the CPU is in single calls of 0.1 ms or more for 2 % of the time.
+    """Fire where, in gaps longer than 1 ms, the CPU spends 2 % of the time in single calls of 0.1 ms or more.
 
     These are no host syncs, but first calls, which load driver and kernels, or allocations.
 
@@ -264,16 +264,16 @@ def long_calls(known: TraceFacts) -> FindingEvidence | None:
 @rule(
     id="host_work",
     title="The GPU waits while the CPU does other work",
-    fix="Do that work before, in another thread or process, or on the GPU.",
+    fix="Do that work earlier, in another thread or process, or on the GPU.",
     explanation="With nothing queued the GPU does nothing, however fast it is.",
-    query="idle_places",
+    query="idle_locations",
     needs=("gpu",),
     rests_on=("gpu_idle", "host_time"),
     least_gain=0.02,
     of_steps=True,
 )
 def host_work(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where the GPU has nothing queued for 2 % of the time in gaps longer than 1 ms, for which the CPU works.
+    """Fire where in gaps longer than 1 ms nothing is queued for 2 % of the time, since the CPU works.
 
     The CPU is in no host sync and no such long call, compiles nothing, is not held up by the profiler, and does not
     wait itself in a lock, a queue or a socket.
@@ -317,7 +317,7 @@ def host_work(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _of_program(known: TraceFacts) -> tuple[gaps.Windows, int]:
-    """Return the part of long gaps that is the program's, and the rest, ns.
+    """Return the part of long gaps that the program causes, and the rest, ns.
 
     In that part nothing is queued, torch.compile compiles nothing and the profiler does nothing for itself.
     """
@@ -332,7 +332,7 @@ def _of_program(known: TraceFacts) -> tuple[gaps.Windows, int]:
 
 
 def _after_longest(known: TraceFacts, waits: gaps.Windows) -> str:
-    """Return the end of a sentence: what ends the longest wait between two pieces of work."""
+    """Return the end of a sentence: the work that ends the longest wait between two pieces of work."""
     idle = known.facts.idle
     between = np.flatnonzero(idle.position[waits.idle] == 0)
     if not len(between):

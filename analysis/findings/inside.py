@@ -1,4 +1,4 @@
-"""What is done inside operators, annotations and Python functions of some names: their calls, work and idle time."""
+"""Calls, work and idle time inside operators, annotations and Python functions of some names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TRACKS = Query("gpu_calls", TRACKS)
 
 
 class Inside(Struct, frozen=True):
-    """Intervals of threads in which something of a name runs, and the calls of the runtime and driver in them."""
+    """Intervals of threads in slices of a name, and the calls of the runtime and driver in them."""
 
     names: tuple[str, ...]  # distinct ones, the longest time first
     starts: np.ndarray  # of the intervals that lie in no other one of their thread
@@ -51,7 +51,7 @@ class Inside(Struct, frozen=True):
         return int((self.ends - self.starts).sum())
 
     def work(self, known: TraceFacts) -> np.ndarray:
-        """Whether the call of each piece of work is in one: bool."""
+        """Return True for each piece of work whose call is in one of the intervals: bool."""
         is_inside: np.ndarray = np.append(self.calls, False)[known.facts.work.call]
         return is_inside
 
@@ -75,7 +75,7 @@ class Inside(Struct, frozen=True):
 
 
 def inside(known: TraceFacts, patterns: Sequence[str], functions: Sequence[str] = ()) -> Inside | None:
-    """Return what runs in operators, annotations and Python functions of these names; None where none ran.
+    """Return calls and work inside operators, annotations and Python functions of these names; None where none ran.
 
     patterns, functions: GLOB patterns of their names; a function's is `file(line): name`.
     """

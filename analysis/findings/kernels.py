@@ -1,4 +1,4 @@
-"""What the GPU computes: chains of small kernels, copies, precision, communication, one kernel above all."""
+"""Findings on GPU work: chains of small kernels, copies, precision, communication, one dominant kernel."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _POINTWISE_CHAINS = {"RMSNorm", "add, RMSNorm", "SiLU, product"}
     id="elementwise_chains",
     title="Chains of kernels that could be one",
     fix="Make each chain one kernel: torch.compile the function, or call a fused norm, rotary or activation.",
-    explanation="Each kernel reads and writes in memory what the next one reads again; one kernel would do so once.",
+    explanation="Each kernel writes to memory what the next one reads again; one kernel would not.",
     query="kernel_classes",
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
@@ -115,7 +115,7 @@ def elementwise_chains(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _chains(known: TraceFacts) -> Frame:
-    """Chains of kernels by start: chain, ts, saved_ns, first, kernels."""
+    """Return chains of kernels by start: chain, ts, saved_ns, first, kernels."""
     chains, work = known.facts.chains, known.facts.work
     order = np.lexsort((work.id[chains.first], work.ts[chains.first]))
     columns = {"chain": np.array(chains.chain, dtype=object), "ts": work.ts[chains.first]}
@@ -124,7 +124,7 @@ def _chains(known: TraceFacts) -> Frame:
 
 
 def _saved(known: TraceFacts, chains: Frame) -> np.ndarray:
-    """All kernels of each chain but its longest, as indices of work."""
+    """Return all kernels of each chain but its longest, as indices of work."""
     work = known.facts.work
     order = np.lexsort((work.id, work.ts, work.stream, work.device))
     position = np.empty(len(order), dtype=np.int64)
@@ -136,16 +136,16 @@ def _saved(known: TraceFacts, chains: Frame) -> np.ndarray:
 
 @rule(
     id="library_chains",
-    title="Kernels in a row that one kernel of a library does",
+    title="Consecutive kernels that one library kernel can replace",
     fix="Ask for that kernel; molprof query fused_chains names the options of engines and the sources.",
-    explanation="What the first kernel writes the next one reads again, and each is launched.",
+    explanation="Each kernel is launched, and reads what the one before it wrote.",
     query="fused_chains",
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
     weight=0.8,
 )
 def library_chains(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where kernels follow each other, exactly and on one stream, that one kernel of a known library does.
+    """Fire where chains of kernels occur that a single kernel of a known library can replace.
 
     Gain: of each chain all but its longest kernel. That they work on the same data is not recorded.
     """
@@ -208,7 +208,7 @@ def copies(known: TraceFacts) -> FindingEvidence | None:
 @rule(
     id="communication",
     title="Communication is exposed",
-    fix="Overlap it with computing, or exchange less. molprof ranks DIR tells it from waiting for a slow rank.",
+    fix="Overlap it with computing, or exchange less. molprof ranks DIR separates it from waiting for a slow rank.",
     explanation="A collective ends when the last rank has come, so its time holds the wait for other ranks too.",
     query="collectives",
     needs=("gpu",),
@@ -241,7 +241,7 @@ def communication(known: TraceFacts) -> FindingEvidence | None:
     evidence = FindingEvidence(
         f"{' and '.join(what)} take {time_text(all_ns)}, {time_text(exposed_ns)} of it with nothing else on "
         f"the GPU: {percent_text(gpu_share(known, exposed_ns))} of the time{_most_exposed(known, exposed_ns)}"
-        f"{waiting}; at most {time_text(hideable_ns)} fits beside other work; which work waits for it is not recorded "
+        f"{waiting}; at most {time_text(hideable_ns)} can overlap other work; which work waits for it is not recorded "
         f"({counted(waits, 'stream wait')})",
         figures,
         fix=_FIX_OF_WAITING
@@ -251,13 +251,13 @@ def communication(known: TraceFacts) -> FindingEvidence | None:
         if 2 * hideable_ns < exposed_ns
         else "",
     )
-    bounded_by = f"{'communication' if perhaps else 'collectives'} that nothing else runs beside"
+    bounded_by = f"{'communication' if perhaps else 'collectives'} without concurrent work"
     times = exposed_times(known, times_of(known, COMMUNICATION))
     return located(known, evidence, exposed_ns, bounded_by, times, alone=False)
 
 
 def _waiting(known: TraceFacts, all_ns: int) -> tuple[int, str]:
-    """Return the time of collectives beyond others that move as much, ns, and that as the end of a sentence."""
+    """Return the time of collectives beyond others of the same size, ns, and that as the end of a sentence."""
     rows = known.frame(_SIZES)
     if not len(rows["dur"]):
         return 0, ""
@@ -279,7 +279,7 @@ def _waiting(known: TraceFacts, all_ns: int) -> tuple[int, str]:
 
 
 def _most_exposed(known: TraceFacts, exposed_ns: int) -> str:
-    """Return the kernel of communication that is exposed longest, if some of the time is another's."""
+    """Return the communication kernel with the longest exposed time, unless it has all of it."""
     facts = known.facts
     exposed = coverage.exposure(facts.work, facts.name_of, len(facts.names)).exposed.tolist()
     names = [(ns, name.name) for ns, name in zip(exposed, facts.names, strict=True) if name.work_class in COMMUNICATION]
@@ -293,7 +293,7 @@ def _most_exposed(known: TraceFacts, exposed_ns: int) -> str:
     id="dominant_kernel",
     title="One kernel takes a large part of the time",
     fix="Look for a faster kernel for its shapes, fewer bits, or less of that work.",
-    explanation="Amdahl's law: what is done about any other kernel gains less.",
+    explanation="Amdahl's law: no change of another kernel can gain as much.",
     query="kernel_classes",
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
@@ -335,7 +335,7 @@ def dominant_kernel(known: TraceFacts) -> FindingEvidence | None:
     id="unknown_kernels",
     title="Much of the GPU's time is in kernels of no known class",
     fix="None needed: read their names.",
-    explanation="What a kernel does is told by its name, and no pattern knows these.",
+    explanation="Kernels are classified by name, and no pattern matches these names.",
     query="kernel_classes",
     needs=("gpu",),
     rests_on=("gpu_work",),

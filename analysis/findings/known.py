@@ -1,4 +1,4 @@
-"""What a rule can ask of a trace: figures, recorded time and what it went to.
+"""Facts of a trace for rules: figures, recorded time and its parts.
 
 A captured run has recorded steps, profiled, and the wall time of timed passes, unprofiled. The profiler does not slow
 the GPU, so GPU time is divided by the unprofiled time of the recorded steps. It slows the host, so the share of host
@@ -61,7 +61,7 @@ _LIMITS = {
 
 
 def limit_of(cause: str) -> str:
-    """Return what sets the time of work, or of idle time by its cause: a key of `_LIMITS`."""
+    """Return what limits the time of work, or causes idle time: a key of `_LIMITS`."""
     if cause in HOST_CAUSES:
         return {"cpu_masks": "masks", "cpu_data": "data"}.get(cause, "cpu")
     limits = {"launching": "launching", "cpu_waited": "sync", "short": "pauses", "not_recorded": "unknown"}
@@ -79,7 +79,7 @@ class IdlePart(Struct, frozen=True):
 
 
 class Scope(Struct, frozen=True):
-    """Recorded time, and what it stands for."""
+    """The recorded time that shares refer to, and the unprofiled time that it represents."""
 
     spans: Union  # the recorded steps, or the whole span of a foreign trace
     steps: int | None  # recorded steps; None for a foreign trace
@@ -120,7 +120,7 @@ class Scope(Struct, frozen=True):
         return phase.host_ns, phase.wall_ns, wall_ns
 
     def host_text(self, host_ns: float, phase: str) -> str:
-        """Return the figures that `host_part` is computed from, as text."""
+        """Return the input of `host_part` as text."""
         if (times := self._phase(phase)) is None:
             return f"{time_text(host_ns)} of {self.recorded_text}"
         recorded_ns, phase_ns, wall_ns = times
@@ -131,28 +131,28 @@ class Scope(Struct, frozen=True):
         )
 
     def idle_part(self, part_ns: float) -> float:
-        """Share of wall time of a part of the recorded idle time, which is as large a part of the unprofiled one."""
+        """Return the share of wall time of some recorded idle time, scaled to unprofiled time."""
         idle_ns = self.recorded_ns * self.devices - self.busy_ns
         return self.idle_ratio * part_ns / idle_ns if idle_ns > 0 else 0.0
 
     def gpu_part(self, gpu_ns: float) -> float:
-        """Share of wall time of work of the recorded steps on one device."""
+        """Return the share of wall time of work of the recorded steps on one device."""
         return min(1.0, gpu_ns / self.base_ns) * self.wall_ratio
 
     def host_part(self, host_ns: float, phase: str | None = None) -> float:
-        """Share of wall time of host time in the recorded steps, of one phase where it lies in one."""
+        """Return the share of wall time of host time in the recorded steps; of one phase, by its unprofiled time."""
         if (times := self._phase(phase)) is None:
             return min(1.0, host_ns / self.recorded_ns) * self.wall_ratio
         recorded_ns, phase_ns, wall_ns = times
         return min(1.0, host_ns / recorded_ns) * phase_ns / wall_ns
 
     def host_parts(self, times: Iterable[tuple[float, str]]) -> float:
-        """Share of wall time of host times in several phases."""
+        """Return the share of wall time of host times in several phases."""
         return sum(self.host_part(*time) for time in times)
 
 
 class TraceFacts:
-    """All that is known of a trace, each read when a rule asks for it, and once."""
+    """Everything known of a trace, each part read once, when a rule first needs it."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class TraceFacts:
         report: Report | None = None,
         stacks: Stacks | None = None,
     ) -> None:
-        """stacks: Python stacks that the engine does not have."""
+        """Set the trace. stacks: Python stacks that the engine does not have."""
         self.engine, self._report, self.stacks = engine, report, stacks
         self._kept: dict[tuple[str, Any], Any] = {}
 
@@ -172,11 +172,11 @@ class TraceFacts:
 
     @cached_property
     def places(self) -> EnclosingIndex:
-        """Places of the trace in the program."""
+        """Locations of the trace's slices in the program."""
         return EnclosingIndex(self.facts, self.stacks)
 
     def once(self, kind: str, key: Any, make: Callable[[], T]) -> T:
-        """Return what `make` returned on the first call with this kind and key."""
+        """Return the result of `make`, called once for this kind and key."""
         # `functools.cache` would make a cycle with this object, which would stay until Python's collector runs.
         if (kind, key) not in self._kept:
             self._kept[kind, key] = make()
@@ -195,13 +195,13 @@ class TraceFacts:
 
     @property
     def run(self) -> Run:
-        """For rules that need a run."""
+        """The run, for rules that need one."""
         assert self.report.run is not None
         return self.report.run
 
     @cached_property
     def any_scope(self) -> Scope | None:
-        """None where no time is recorded."""
+        """The recorded time; None where no time is recorded."""
         run = self.report.run
         rows = self.frame(SPAN if run is None else _STEPS)
         starts, ends = rows["ts"], rows["ts_end"]
@@ -235,7 +235,7 @@ class TraceFacts:
 
     @property
     def scope(self) -> Scope:
-        """For rules that need time, GPU work or steps."""
+        """The recorded time, for rules that need time, GPU work or steps."""
         assert self.any_scope is not None
         return self.any_scope
 
@@ -254,7 +254,7 @@ class TraceFacts:
 
     @cached_property
     def part_times(self) -> np.ndarray:
-        """The time that counts of each part of idle time, ns: int64."""
+        """The counted time of each part of idle time, ns: int64."""
         idle, parts = self.facts.idle, self.facts.parts
         # Of a gap that lies in the time in part, as large a part of each cause.
         inside, length = self.scope.spans.covered(idle.ts, idle.ts_end), idle.ts_end - idle.ts
@@ -262,7 +262,7 @@ class TraceFacts:
         return np.where(idle.position[parts.idle] == 0, times, 0)
 
     def long_waits(self, cause: str | None = None) -> gaps.Windows:
-        """Return the part of long gaps in which nothing is queued, that counts.
+        """Return the counted part of long gaps in which nothing is queued.
 
         cause: of gaps that this one takes most of; None: of all.
         """
@@ -282,7 +282,7 @@ class TraceFacts:
 
     @cached_property
     def unknown(self) -> dict[str, int]:
-        """Time `before` the first and `after` the last work of a device, ns, in which it may have worked.
+        """Time `before` the first and `after` the last work of a device, ns, in which unrecorded work may have run.
 
         So it may where the first work of every device was queued and started late, and at both ends of a step that was
         cut out of a longer recording.
@@ -336,7 +336,7 @@ class TraceFacts:
 
     @property
     def lost(self) -> frozenset[Group]:
-        """Groups of which a check says that no figure is to be had."""
+        """Groups whose figures a check rules out."""
         certificate = self.report.certificate
         uncertain = () if certificate is None else certificate.uncertain
         return frozenset(item.group for item in uncertain if item.verdict == "not_to_be_had")
@@ -348,7 +348,7 @@ class TraceFacts:
 
     @cached_property
     def exposed(self) -> dict[str, int]:
-        """Time of communication that nothing else runs beside, and what of it fits beside other work; empty without."""
+        """Exposed time of communication, and how much of it other work could hide; empty without any."""
         is_communication = np.array([name.work_class in COMMUNICATION for name in self.facts.names], dtype=bool)
         if not is_communication.any():
             return {}
@@ -365,7 +365,7 @@ class TraceFacts:
 
     @cached_property
     def split(self) -> dict[str, int]:
-        """What the recorded time of all devices went to, ns: it adds up to that time."""
+        """The parts of the recorded time of all devices, ns; they add up to it."""
         scope = self.scope
         communication_ns = min(self.exposed.get("exposed_ns", 0), scope.busy_ns)
         times = dict.fromkeys(_LIMITS, 0) | {"gpu": scope.busy_ns - communication_ns, "communication": communication_ns}
@@ -376,7 +376,7 @@ class TraceFacts:
 
     @property
     def limits_of_steps(self) -> dict[str, int]:
-        """Number of steps by what took most of the time of their work and of the gaps before it, the most first."""
+        """Number of steps by what limits most of their work and of the gaps before it, the most first."""
         steps: dict[int, Counter[str]] = {}
         for step, cause, time_ns in (*self._idle_of_steps(), *self.frame(_GPU_OF_STEPS).rows()):
             steps.setdefault(step, Counter())[limit_of(cause)] += time_ns
@@ -400,7 +400,7 @@ class TraceFacts:
 
     @property
     def engine_of_steps(self) -> str | None:
-        """How the engine whose steps are recorded is told to use graphs; None for others."""
+        """How the engine of the recorded steps is told to use graphs; None for others."""
         sources = {row["source"] for row in self.report.table("steps").to_json()}
         return next((text for name, text in _ENGINES.items() if name in sources), None)
 
@@ -419,7 +419,7 @@ class TraceFacts:
         return row
 
     def gain(self, high: float, bounded_by: str, low: float = 0.0) -> Gain:
-        """Of the time of a whole run; of what is recorded in a foreign trace, or where no unprofiled times are."""
+        """Return a gain as a share of the run's time; of the recorded time where no unprofiled times are known."""
         run = self.report.run
         if run is not None and run.wall_ns.median:
             of, of_ns = RUN_TIME, run.wall_ns.median

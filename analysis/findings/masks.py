@@ -1,4 +1,4 @@
-"""What masks of constrained decoding do to the GPU: it waits for them, for copies of them and for what reads them."""
+"""Findings on masks of constrained decoding that the GPU waits for: making, copying, applying."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ _LEAST_LOGITS_BYTES = 4000
     weight=0.8,
 )
 def mask_idle(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where nothing is queued for the GPU while the thread that it waits for is in masks.
+    """Fire where nothing is queued for the GPU because the thread that it waits for is in masks.
 
     Gain: that idle time.
     """
@@ -114,7 +114,7 @@ def mask_idle(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _gaps_ns(known: TraceFacts) -> int:
-    """Return the length of the gaps that share time with copies of masks that block, or with syncs beside them, ns."""
+    """Return the length of gaps that overlap blocking copies of masks, or the syncs after them, ns."""
     calls, idle = known.frame(_CALLED), known.facts.idle
     union = Union(calls["ts"].astype(np.int64), calls["ts_end"].astype(np.int64))
     touched = (idle.position == 0) & (union.covered(idle.ts, idle.ts_end) > 0)
@@ -132,7 +132,7 @@ def _gaps_ns(known: TraceFacts) -> int:
     weight=0.8,
 )
 def mask_copy_blocks(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where nine of ten steps with masks copy one from pageable memory to the GPU, or in a call that waits.
+    """Fire where nine of ten steps with masks copy one from pageable memory to the GPU, or in a blocking call.
 
     Gain: the copies, and their calls and syncs as far as the GPU was idle in gaps around them.
     """

@@ -1,4 +1,4 @@
-"""Where in the program work is asked for, the GPU is waited for, or operators are called."""
+"""Locations in the program that ask for work, that the GPU waits for, or that call operators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEARLY_ALL, _MAIN = 0.9, 0.25
 
 
 class Where(Struct, frozen=True):
-    """A location in the program: how much it asks for, and the time of that."""
+    """A location in the program, with the number of its requests and their time."""
 
     label: str
     count: int
@@ -32,7 +32,7 @@ class Where(Struct, frozen=True):
 
 
 class Location(Struct, frozen=True):
-    """Where most of a time is spent; of rows without times, where most of them are."""
+    """The location with most of a time; of rows without times, with most rows."""
 
     name: str | None  # None: at no recorded place
     ratio: float  # share of the time that is there
@@ -41,7 +41,7 @@ class Location(Struct, frozen=True):
 
 
 def location(known: TraceFacts, rows: Iterable[Mapping[str, Any]]) -> Location | None:
-    """Return where most of the time of rows of `around` is; None where there is none.
+    """Return the location with most of the time of rows of `around`; None where there is none.
 
     It is the first of these that has at least half of it:
 
@@ -134,14 +134,16 @@ def main_idle(known: TraceFacts) -> tuple[str, Location | None] | None:
 
 
 def placed(evidence: FindingEvidence, where: Location | None) -> FindingEvidence:
-    """Return what was found with where most of its time is, at the end of its evidence too."""
+    """Return the finding with the location of most of its time, at the end of its evidence too."""
     if where is None:
         return evidence
-    return replace(evidence, evidence=evidence.evidence + listed(where), place=where.name, place_ratio=where.ratio)
+    return replace(
+        evidence, evidence=evidence.evidence + listed(where), location=where.name, location_ratio=where.ratio
+    )
 
 
 def listed(where: Location) -> str:
-    """Return the first of its places, as the end of a sentence."""
+    """Return the first of its locations, as the end of a sentence."""
     shown = [
         f"{'this one' if item.label == where.name else item.label} {count_text(item.count)}"
         + (f" ({time_text(item.time_ns)})" if item.time_ns else "")
@@ -153,7 +155,7 @@ def listed(where: Location) -> str:
 
 
 def processor_places(known: TraceFacts) -> list[Where]:
-    """Return the operators of the processor and where they are called, the most frequent first."""
+    """Return the operators of the processor and their callers, the most frequent first."""
     rows = [{**row, "source": _with_operator(row)} for row in of_processor(known)]
     return sorted(places_of(rows), key=lambda item: -item.count)
 
@@ -174,7 +176,7 @@ def layers_text(known: TraceFacts) -> str:
 
 
 def places_of(rows: Iterable[Mapping[str, Any]]) -> list[Where]:
-    """Return the innermost places that rows of `around` are at, the longest time first."""
+    """Return the innermost locations of rows of `around`, the longest time first."""
     return _added_up((_label(row), row) for row in rows)
 
 
@@ -189,7 +191,7 @@ def _added_up(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Where]:
 
 
 def path_text(row: Mapping[str, Any]) -> str:
-    """Return the innermost location of a row and the names that enclose it, as many as it takes to find it."""
+    """Return the innermost location of a row with enough enclosing names to find it."""
     names = _names(row)
     return " < ".join(names[names.index(_label(row)) :][:_LEVELS_SHOWN]) if names else _label(row)
 

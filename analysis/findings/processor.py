@@ -1,4 +1,4 @@
-"""The logits processor: what it can gain, its loop over rows, its host syncs.
+"""Findings on the logits processor: its largest gain, its loop over rows, its host syncs.
 
 Copies: from the host in every step, of whole logits tensors (batch x vocabulary), and of the KV cache that grows by
 concatenation.
@@ -124,12 +124,12 @@ _CATS_OF_CACHE = 2
 
 
 def waiting_ns(phase: PhaseFigures) -> int:
-    """Time in host syncs while the GPU was busy: without the sync, a later phase waits for the same work."""
+    """Return time in host syncs while the GPU was busy: without the sync, a later phase waits for that work."""
     return 0 if phase.bound is None else max(0, (phase.sync_ns or 0) - phase.bound.sync_idle_ns)
 
 
 def delaying_gpu_ns(known: TraceFacts) -> int:
-    """GPU time of the processor that may delay the host after it.
+    """Return GPU time of the processor that may delay the host after it.
 
     A GPU that is idle most of the time keeps up with the host, which then waits for it in host syncs alone.
     """
@@ -153,7 +153,7 @@ def gain_of_processor(known: TraceFacts) -> float:
 
 
 def row_loop(known: TraceFacts) -> dict[str, Any] | None:
-    """Return the operator that takes single rows in every step at least once per row: name, rows, calls.
+    """Return the operator that takes single rows, at least once per row in every step: name, rows, calls.
 
     None without one.
     """
@@ -253,7 +253,7 @@ def _copies_from_host(known: TraceFacts) -> dict[str, int | float]:
 
 
 def copies_in_steps(known: TraceFacts) -> bool:
-    """Return whether every step waits for copies from the host."""
+    """Return True if every step waits for copies from the host."""
     copies = _copies_from_host(known)
     return bool(copies["steps"]) and copies["count"] >= LEAST_FROM_HOST_PER_STEP * copies["steps"]
 
@@ -382,9 +382,9 @@ def cache_concatenation(known: TraceFacts) -> FindingEvidence | None:
     # The last concatenations before each attention that enough of them come before.
     chosen: list[int] = []
     layers = 0
-    for thread in dict.fromkeys(operators["place"].tolist()):
+    for thread in dict.fromkeys(operators["thread"].tolist()):
         waiting: list[int] = []
-        for index in np.flatnonzero(operators["place"] == thread).tolist():
+        for index in np.flatnonzero(operators["thread"] == thread).tolist():
             if operators["name"][index] == _CAT:
                 waiting.append(index)
                 continue

@@ -1,4 +1,4 @@
-"""Matrix products in slow kernels: of 32-bit numbers without tensor cores, and of odd sizes."""
+"""Findings on matrix products in slow kernels: 32-bit numbers without tensor cores, and odd sizes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Product(Struct, frozen=True):
 
     @property
     def odd(self) -> dict[int, tuple[str, ...]]:
-        """Sizes that are no multiple of 8, and what they are."""
+        """Sizes that are no multiple of 8, with the names of their dimensions."""
         sizes: dict[int, tuple[str, ...]] = {}
         for name in ("rows", "inner", "columns"):
             size = getattr(self, name)
@@ -91,7 +91,7 @@ class Product(Struct, frozen=True):
 
 
 def _products_of(known: TraceFacts, index: np.ndarray) -> dict[int, Product]:
-    """Return the products that pieces of work do, by the index of the work, as far as sizes are recorded."""
+    """Return the products of pieces of work, by the index of the work, as far as sizes are recorded."""
     work, calls = known.facts.work, known.facts.calls
     index = index[work.call[index] != NONE]
     if not len(index):
@@ -173,7 +173,7 @@ def fp32_matmul(known: TraceFacts) -> FindingEvidence | None:
     index, beyond = slow_runs_of(known, chosen)
     without = f", {time_text(int(beyond.sum()))} of it in single slow runs" if len(index) else ""
     evidence = FindingEvidence(
-        f"{counted(count, 'run')} of {counted(len(chosen), 'kernel')} whose names tell of 32-bit numbers take "
+        f"{counted(count, 'run')} of {counted(len(chosen), 'kernel')} whose names show 32-bit numbers take "
         f"{time_text(time_ns)}, {percent_text(gpu_share(known, time_ns))} of the time{without}, most in "
         f"{cut(short_name(chosen[0].name), _NAME)}",
         {"runs": count, "time_ns": time_ns},
@@ -186,7 +186,7 @@ def fp32_matmul(known: TraceFacts) -> FindingEvidence | None:
 
 
 def slow_runs_of(known: TraceFacts, chosen: Sequence[NamedWork]) -> tuple[np.ndarray, np.ndarray]:
-    """Return products of these names that take far longer than others of their sizes, and by how much, ns.
+    """Return the products of these names that take far longer than others of their sizes, and the excess, ns.
 
     None without recorded sizes, or where that is little of the time.
     """
@@ -197,7 +197,7 @@ def slow_runs_of(known: TraceFacts, chosen: Sequence[NamedWork]) -> tuple[np.nda
 
 
 def _slow_runs(known: TraceFacts) -> tuple[np.ndarray, np.ndarray]:
-    """Return the slow runs of all products, and by how much each is slower, ns.
+    """Return the slow runs of all products, and the excess of each, ns.
 
     Sizes are asked for only where times of a name differ much, and of some of its runs.
     """
@@ -223,7 +223,7 @@ def _slow_runs(known: TraceFacts) -> tuple[np.ndarray, np.ndarray]:
 @rule(
     id="slow_runs",
     title="Single runs of a kernel take far longer than others of the same sizes",
-    fix="Look for what else uses the GPU (nvidia-smi), and record again: no change of the kernel gains this time.",
+    fix="Look for other programs on the GPU (nvidia-smi), and record again: a faster kernel does not gain this.",
     explanation="The same work takes the same time, unless clocks change or the GPU also works for something else.",
     query="gpu_work",
     needs=("gpu",),
@@ -253,7 +253,7 @@ def slow_runs(known: TraceFacts) -> FindingEvidence | None:
 @rule(
     id="odd_shapes",
     title="Matrix products of odd shapes",
-    fix="Pad the dimension that is no multiple of 8. Which it is, record_shapes=True records.",
+    fix="Pad the dimension that is no multiple of 8; record_shapes=True shows which it is.",
     explanation="A kernel for rows that are not aligned to 16 bytes loads fewer numbers at once.",
     query="kernel_classes",
     needs=("gpu",),
@@ -262,7 +262,7 @@ def slow_runs(known: TraceFacts) -> FindingEvidence | None:
     certain=False,
 )
 def odd_shapes(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where there are matrix products on tensor cores whose names tell of rows that are not aligned.
+    """Fire where names of matrix products on tensor cores show rows that are not aligned.
 
     Where their sizes are recorded, only those with one that is no multiple of 8.
 

@@ -1,4 +1,4 @@
-"""What the user of a constrained run can do about its constraint: advice that this processor or engine can follow."""
+"""Advice on a run's constraint that the user of this processor or engine can follow."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _TABLES = (TABLE, "vectorized", "placeholder", "truncate", "grammar")
 
 
 class ConstraintContext(Struct):
-    """What is known of the constraint of a run when its advice is written."""
+    """Known properties of a run's constraint, as input of its advice."""
 
     name: str  # of the processor, or of the arguments
     share: float | None = None  # of the steps; None: not recorded
@@ -121,7 +121,7 @@ def _of_captured(run: Run, course: ConstraintContext) -> str:
 
 
 def _another(run: Run) -> str:
-    """Return the engine to take of those that this capture measured on the same prompts; empty without any other."""
+    """Return the engine to use instead, of those that this capture measured on the same prompts; empty without any."""
     session = run.session
     measured = [] if session is None or not session.measured else session.measured
     mine = next((item for item in measured if session is not None and item.name == session.run), None)
@@ -129,13 +129,13 @@ def _another(run: Run) -> str:
 
 
 def question(run: Run) -> str:
-    """Return the advice to measure other engines, as nothing in the trace tells of them."""
+    """Return the advice to measure other engines, as the trace shows none."""
     constraints = {kind: getattr(run.setup, kind, None) for kind in CONSTRAINTS}
     return f"{_bench(run, constraints)} {_CAPTURE_ALL}".strip()
 
 
 def engine_advice(mine: MeasuredRun, measured: Sequence[MeasuredRun], where: Callable[[MeasuredRun], str]) -> str:
-    """Return a sentence: which engine to take of those measured on the same prompts; empty without another.
+    """Return a sentence on the best engine among those measured on the same prompts; empty without another.
 
     where: says where a run was measured.
     """
@@ -222,7 +222,7 @@ def _of_own(course: ConstraintContext) -> str:
 
 
 def _lines(course: ConstraintContext, command: str) -> str:
-    """Return where in the program to begin, as a sentence."""
+    """Return the locations in the program to look at first, as a sentence."""
     if course.function is not None:
         return f"Begin in {course.function}; molprof report by source TRACE has all functions."
     return f"Its lines: {command} --stacks, then molprof report by source TRACE."
@@ -287,7 +287,7 @@ def _of_package(name: str) -> str:
 
 
 def remedy_of_loop(function: str | None, is_small: bool, source: str = "") -> str:
-    """Return the advice on processors known by stacks alone; source: of the one with most of the time."""
+    """Return the advice on processors known by stacks alone; source: the location with most of the time."""
     if is_small:
         return "Leave it: the model sets the time."
     begin = "" if function is None else f" Begin in {function}."

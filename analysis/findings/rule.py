@@ -1,4 +1,4 @@
-"""What a rule is declared with, and the operators that it may ask for."""
+"""Declaration of rules, and queries for their operators."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from molprof.analysis.union import Union
 LEAST_GAIN = 0.01
 
 # A thread of a process; a slice in a lane still belongs to its thread.
-_PLACE = "(track.upid << 33) + track.tid AS place"
+_THREAD = "(track.upid << 33) + track.tid AS thread"
 _OPERATORS = f"""
-SELECT slice.id, slice.ts, slice.ts + slice.dur AS ts_end, {_PLACE}, slice.name
+SELECT slice.id, slice.ts, slice.ts + slice.dur AS ts_end, {_THREAD}, slice.name
 FROM ({{}}) AS named
 CROSS JOIN slice ON slice.id = named.id
 JOIN _molprof_thread_track AS track ON track.id = slice.track_id
@@ -34,7 +34,7 @@ _LAUNCHED = Query(
     "gpu_work",
     f"""INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-SELECT call.ts, {_PLACE}, work.dur AS gpu_ns
+SELECT call.ts, {_THREAD}, work.dur AS gpu_ns
 FROM _molprof_work AS work
 JOIN _molprof_call AS call ON call.id = work.call_id
 JOIN _molprof_thread_track AS track ON track.id = call.track_id
@@ -47,7 +47,7 @@ ATTENTION = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_*a
 
 
 def operators_named(*patterns: str) -> Query:
-    """Asks for the operators whose names match one of the GLOB patterns, in order of start, outer before inner."""
+    """Return a query for operators that match one of the GLOB patterns, in order of start, outer before inner."""
     # The engine finds names by one pattern without looking at every slice: of those alone it asks the category, by "+".
     return Query("annotations", _OPERATORS.format(" UNION ".join(_NAMED.format(pattern) for pattern in patterns)))
 
@@ -75,7 +75,7 @@ def launched(engine: TraceProcessor, operators: Frame) -> tuple[int, int]:
     calls = Frame(engine.query(_LAUNCHED.text))
     count = gpu_ns = 0
     for thread, mine in _threads(operators).items():
-        there = calls.where(calls["place"] == thread)
+        there = calls.where(calls["thread"] == thread)
         moments = there["ts"].astype(np.int64)
         inside = Union(mine["ts"], mine["ts_end"]).covered(moments, moments + 1) > 0
         count += int(inside.sum())
@@ -84,7 +84,7 @@ def launched(engine: TraceProcessor, operators: Frame) -> tuple[int, int]:
 
 
 def _threads(operators: Frame) -> dict[int, Frame]:
-    threads = operators["place"]
+    threads = operators["thread"]
     return {thread: operators.where(threads == thread) for thread in dict.fromkeys(threads.tolist())}
 
 
@@ -104,15 +104,15 @@ _HAS: Mapping[str, Callable[[TraceFacts], bool]] = {
 
 
 class FindingEvidence(Struct, frozen=True):
-    """The evidence of a finding, with figures; what else is given stands in place of the rule's."""
+    """The evidence of a finding, with figures; other fields given replace those of the rule."""
 
     evidence: str
     figures: dict[str, int | float]
     gain: Gain | None = None
     fix: str = ""
     explanation: str = ""
-    place: str | None = None  # as `places.location` finds it
-    place_ratio: float | None = None
+    location: str | None = None  # as `places.location` finds it
+    location_ratio: float | None = None
     share: float | None = None  # of a note: what part of the time it is about
     part_of: tuple[str, ...] = ()  # ids of findings whose time may hold the time of this one
     title: str = ""
@@ -121,7 +121,7 @@ class FindingEvidence(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """A finding, declared with what a trace must have for it; `find` returns its evidence, or None."""
+    """A finding, declared with its requirements of a trace; `find` returns its evidence, or None."""
 
     id: str
     title: str
@@ -140,7 +140,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     of_steps: bool = False  # `least_gain` is of the time of such steps as were recorded, not of the run
 
     def applied(self, known: TraceFacts) -> FindingEvidence | None:
-        """Return the finding in a trace that has what the rule needs, unless it gains too little.
+        """Return the finding if the trace meets the rule's requirements and the gain is not too small.
 
         Nothing where a check says that figures which it rests on are not to be had.
         """

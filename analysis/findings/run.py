@@ -1,4 +1,4 @@
-"""A run's passes: time before the steps, steps that no molecule needs, and passes that do not represent the run.
+"""Findings on a run's passes: time before the steps, steps that no molecule needs, unrepresentative passes.
 
 Building templates and compiling grammars. Steps of finished rows, and of junk and filler tokens. The profiler distorts
 recorded passes; torch.compile compiles in them, or in timed ones.
@@ -57,7 +57,7 @@ _ROWS = Query("tokens", "SELECT batch, tokens, sequence FROM molprof_sequence OR
 
 
 def _steps_ratio(run: Run) -> float:
-    """Share of unprofiled wall time in decode steps."""
+    """Return the share of unprofiled wall time in decode steps."""
     return sum(run.phases[name].wall_ns or 0 for name in STEP_PHASES) / (run.wall_ns.median or 1)
 
 
@@ -178,7 +178,7 @@ def runaway_answers(known: TraceFacts) -> FindingEvidence | None:
 
 
 def _wasted(known: TraceFacts, what: str, fix: str = "", explanation: str = "") -> FindingEvidence | None:
-    """Return the finding on junk and filler tokens, with what the batches would save without them."""
+    """Return the finding on junk and filler tokens, with the batches' savings without them."""
     run, rows = known.run, known.rows(_ROWS)
     drift = run.junk_tokens + run.filler_tokens
     if not run.row_steps or not drift or any(row["tokens"] is None for row in rows):
@@ -310,7 +310,7 @@ def templates(known: TraceFacts) -> FindingEvidence | None:
     least_gain=LEAST_BEFORE_SHARE,
 )
 def compile_phase(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where making the processor of a batch (phase `compile`) takes 2 % of unprofiled wall time.
+    """Fire where constructing the processor of a batch (phase `compile`) takes 2 % of unprofiled wall time.
 
     Gain: that share.
     """

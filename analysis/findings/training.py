@@ -1,4 +1,4 @@
-"""What a training step does beside forward and backward: gradients set to zero, and the optimizer's own work."""
+"""Findings on training steps besides forward and backward: zeroing of gradients, and the optimizer."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _LEAST_KERNELS = 20
 
 
 def optimizer_work(known: TraceFacts) -> Inside | None:
-    """Return what runs in steps of optimizers; None where none is recorded."""
+    """Return the calls and work inside steps of optimizers; None where none is recorded."""
     return inside(known, ("Optimizer.step#*",), ("*torch/optim/*(*): step",))
 
 
 def zeroing(known: TraceFacts) -> Inside | None:
-    """Return what runs while gradients are set to zero; None where that is not recorded."""
+    """Return the calls and work while gradients are set to zero; None where that is not recorded."""
     functions = ("*torch/optim/*(*): zero_grad", "*torch/nn/modules/module.py(*): zero_grad")
     return inside(known, ("Optimizer.zero_grad#*",), functions)
 
 
 def _costs(known: TraceFacts, calls: Inside) -> tuple[dict[str, int], float, tuple[str, ...]]:
-    """Return the figures of kernels launched in these calls, their share of the time, and the finding around them."""
+    """Return kernels launched in these calls as figures, their share of the time, and the location of the calls."""
     count, gpu_ns = calls.work_ns(known)
     gaps, idle_ns = calls.idle_ns(known, _WAITING)
     scope = known.scope
@@ -68,7 +68,7 @@ def zero_grad(known: TraceFacts) -> FindingEvidence | None:
         f"the CPU and {time_text(figures['gpu_ns'])} on the GPU; {_waited(known, figures['idle_ns'])}",
         {**figures, "calls": calls.count},
         known.gain(share, "gaps before these kernels, and their GPU time"),
-        place=calls.names[0],
+        location=calls.names[0],
         part_of=part_of,
     )
 
@@ -77,7 +77,7 @@ def zero_grad(known: TraceFacts) -> FindingEvidence | None:
     id="optimizer_loop",
     title="The optimizer does its step in many kernels",
     fix="Use fused=True, one kernel for many tensors and all of a step; foreach=True where an optimizer has none.",
-    explanation="The kernels of a step work on tensors of their own: only one that takes many tensors joins them.",
+    explanation="Each kernel of a step works on its own tensors; only a kernel for many tensors joins them.",
     query="SELECT name, ts, dur FROM slice WHERE name GLOB 'Optimizer.step#*' OR name GLOB '*): step' ORDER BY ts",
     needs=("gpu", "launches"),
     rests_on=("gpu_idle", "gpu_time", "links"),
@@ -110,6 +110,6 @@ def optimizer_loop(known: TraceFacts) -> FindingEvidence | None:
         f"{_waited(known, figures['idle_ns'])}",
         {**figures, "steps": calls.count},
         known.gain(share, "gaps before these kernels, and their GPU time"),
-        place=calls.names[0],
+        location=calls.names[0],
         part_of=part_of,
     )

@@ -1,4 +1,4 @@
-"""Copies between host and GPU with nothing else on the GPU."""
+"""Finding on copies between host and GPU while the GPU does nothing else."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def transfers_ns(known: TraceFacts) -> int:
     id="host_transfers",
     title="Copies between host and GPU are exposed",
     fix=_FIX.format("pinned memory, "),
-    explanation="While the GPU waits for data to come or go, it computes nothing.",
+    explanation="The GPU computes nothing while it waits for data.",
     query="memory_copies",
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
@@ -71,8 +71,8 @@ def host_transfers(known: TraceFacts) -> FindingEvidence | None:
     evidence = FindingEvidence(
         f"{' and '.join(each)}, {time_text(exposed_ns)} of it with nothing else on the GPU, "
         f"{percent_text(gpu_share(known, exposed_ns))} of the time. At most {time_text(min(exposed_ns, other_ns))} "
-        "fits beside other work",
+        "can overlap other work",
         {"copies": int(chosen.sum()), "exposed_ns": exposed_ns, "hideable_ns": min(exposed_ns, other_ns)},
         fix=_FIX.format("") if copies_pinned(known) else "",
     )
-    return located(known, evidence, exposed_ns, "copies that nothing else runs beside", times)
+    return located(known, evidence, exposed_ns, "copies without concurrent work", times)

@@ -1,4 +1,4 @@
-"""What the GPU waits for that is no work of the CPU: a thread that waits itself, another GPU, the profiler."""
+"""Findings on waits of the GPU other than for the CPU's work: a waiting thread, another GPU, the profiler."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _FOR_OTHERS = ("cpu_waited", "other")
 
 
 def is_waiting(row: Mapping[str, Any]) -> bool:
-    """Return whether idle time of a row of `around` is that of a thread that waits itself, but for data of a loader."""
+    """Return True if idle time of a row of `around` is that of a waiting thread, except for data of a loader."""
     inner = [text for text in (row["function"], row["library"]) if text]
     around = [level.name for level in row["levels"](("function",))]
     if not (_matches(inner, _WAITING) or _matches(around, _WAITING_LOOPS)):
@@ -126,7 +126,7 @@ def other_device_ns(known: TraceFacts) -> dict[str, int]:
     title="The GPUs work one after the other",
     fix="Split batches into micro-batches, so that all stages work at once (a pipeline schedule as 1F1B); or let each "
     "GPU work on all layers (data or tensor parallelism).",
-    explanation="A GPU whose input another one makes is idle until that is done, and the other one after it.",
+    explanation="A GPU that waits for another one's output is idle, and the other one is idle afterwards.",
     query="idle_causes",
     needs=("gpu",),
     rests_on=("gpu_idle",),
@@ -134,7 +134,7 @@ def other_device_ns(known: TraceFacts) -> dict[str, int]:
     weight=0.8,
 )
 def devices_in_turn(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where a trace has several devices that work, and hardly two at once.
+    """Fire where several devices work in a trace, but hardly ever two at once.
 
     At most 1.25 on average while any works.
 
@@ -161,8 +161,8 @@ def devices_in_turn(known: TraceFacts) -> FindingEvidence | None:
     id="waiting_threads",
     title="The CPU waits in a queue, lock or socket",
     fix="Where it waits for requests, record under load. Where it waits for another thread or process, look at that.",
-    explanation="What for is not in the file, nor whether that can be faster.",
-    query="idle_places",
+    explanation="The file does not show what it waits for, or if that can be faster.",
+    query="idle_locations",
     needs=("gpu",),
     rests_on=("gpu_idle", "host_time"),
     note=True,
@@ -188,7 +188,7 @@ def waiting_threads(known: TraceFacts) -> FindingEvidence | None:
     title="The profiler holds up the CPU",
     fix="Give the profiler a warm-up step (torch.profiler.schedule), and record fewer events.",
     explanation="It asks for buffers, or empties them, in a call of the program, which does not do so without it.",
-    query="idle_places",
+    query="idle_locations",
     needs=("gpu",),
     rests_on=("gpu_idle", "host_time"),
     note=True,
@@ -211,8 +211,8 @@ def profiler_holds_up(known: TraceFacts) -> FindingEvidence | None:
 @rule(
     id="device_waits",
     title="The GPU waits for another stream",
-    fix="Find the event that it waits for, and let the other stream be done earlier, or wait later.",
-    explanation="Work that is queued starts when what it waits for is done: the CPU is not to blame.",
+    fix="Find the event that it waits for; finish the other stream earlier, or wait later.",
+    explanation="Queued work starts when the work that it waits for is done; the CPU does not delay it.",
     query="idle_causes",
     needs=("gpu",),
     rests_on=("gpu_idle", "links"),
@@ -242,7 +242,7 @@ def device_waits(known: TraceFacts) -> FindingEvidence | None:
 
 
 def begins_waiting(known: TraceFacts) -> bool:
-    """Whether the longest wait with queued work begins with the recording of a foreign trace, and is most of it all.
+    """Return True if the longest wait with queued work starts with a foreign trace's recording and dominates.
 
     The GPU was busy with work from before, of which nothing is recorded.
     """

@@ -1,4 +1,4 @@
-"""What the GPU ran: its work by name, and in order."""
+"""GPU work for rules: by name, and in order."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def located(
     of: tuple[str, ...] | Sequence[NamedWork] | np.ndarray,
     alone: bool = True,
 ) -> FindingEvidence:
-    """Return the finding with the GPU time that a fix could save, and where that work is asked for.
+    """Return the finding with the GPU time that a fix could save, and the location that asks for that work.
 
     of: classes or names of the work, or the time that counts of each piece of work, ns. alone: nothing of it is gained
     while other work runs on its device.
@@ -122,7 +122,7 @@ def located(
 
 
 def alone_ns(known: TraceFacts, index: np.ndarray) -> int:
-    """Return how long some of this work, by its index, runs on a device and nothing else does, devices added up."""
+    """Return the time in which some of this work, by its index, runs on a device and nothing else does, ns."""
     chosen = np.zeros(len(known.facts.work.ts), dtype=bool)
     chosen[index] = True
     return coverage.alone_ns(known.facts.work, chosen, known.facts.overlaps)
@@ -139,7 +139,7 @@ def exposed_times(known: TraceFacts, times: np.ndarray) -> np.ndarray:
 
 
 def beyond_usual(times: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Return what each run takes beyond the median of its key, ns: 0 for all but those that take 10 times that.
+    """Return the excess of each run over the median of its key, ns: 0 for runs below 10 times the median.
 
     Three or more runs have the key, so that what is usual is known.
     """
@@ -156,14 +156,14 @@ def beyond_usual(times: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
 
 def work_of(known: TraceFacts, of: Iterable[NamedWork]) -> np.ndarray:
-    """Return the indices of all work of these names; of a run, what the recorded steps asked for."""
+    """Return the indices of all work of these names; of a run, only that of the recorded steps."""
     wanted = {(item.category, item.name) for item in of}
     is_named = np.array([(name.category, name.name) in wanted for name in known.facts.names], dtype=bool)
     return _of_steps(known, is_named[known.facts.name_of])
 
 
 def _of_steps(known: TraceFacts, chosen: np.ndarray) -> np.ndarray:
-    """Return the indices of the chosen work; of a run, of what the recorded steps asked for."""
+    """Return the indices of the chosen work; of a run, only that of the recorded steps."""
     if known.report.run is not None:
         chosen = chosen & (np.append(known.facts.call_steps, gaps.NONE)[known.facts.work.call] != gaps.NONE)
     return np.flatnonzero(chosen)
@@ -208,7 +208,7 @@ def sequence(known: TraceFacts) -> Frame:
 
 
 def runs_of(chosen: np.ndarray, alike: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each run of chosen rows on one stream. alike: True if on the stream of the row before."""
+    """Yield start and end of consecutive chosen rows on one stream. alike: True if on the stream of the row before."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], chosen.astype(np.int8), [0]))))
     for start, stop in edges.reshape(-1, 2).tolist():
         cuts = [start, *(index for index in range(start + 1, stop) if not alike[index]), stop]

@@ -1,1 +1,1 @@
-"""Many traces as units of work: each becomes one row, kept by the hash of its content, and rows are joined."""
+"""Many traces: each becomes one row, kept by the hash of its content; rows are joined to tables."""

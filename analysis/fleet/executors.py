@@ -24,7 +24,7 @@ _own = threading.local()
 
 
 class Remote(Executor):
-    """Workers of a Dask scheduler. A trace whose worker dies goes to another one; answers are those of `Worker.run`.
+    """Workers of a Dask scheduler. A trace whose worker dies goes to another; results are those of `Worker.run`.
 
     Attributes:
         at_once: the traces that the workers read at the same time.
@@ -41,12 +41,12 @@ class Remote(Executor):
         return _WorkerFuture(job, (_WAITING + 1) * self._limit_s + _ANSWER_S)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Leave the scheduler, and the workers as they are; what was not read is not read any more."""
+        """Disconnect from the scheduler without stopping the workers; pending traces are not read."""
         self._client.close()
 
 
 class _WorkerFuture(Future[T]):
-    """What a worker gives. Waiting ends with an error where no worker answers."""
+    """The result of a worker. Waiting for it ends with an error if no worker answers."""
 
     def __init__(self, job: Any, patience_s: float) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class _WorkerFuture(Future[T]):
 
 
 def read_alone(function: Callable[[Path], T], path: Path, limit_s: float) -> T:
-    """On a worker: what the function makes of a path, in another process, which is killed after `limit_s`."""
+    """Return a function's result for a path, from a process of this worker that is killed after `limit_s`."""
     if not hasattr(_own, "reader"):
         _own.reader = _ReaderProcess()
     worker: Worker = _own.reader.worker
@@ -76,7 +76,7 @@ def read_alone(function: Callable[[Path], T], path: Path, limit_s: float) -> T:
 
 
 class _ReaderProcess:
-    """The process that reads for a thread of a worker. A failure replaces it; it ends with the thread."""
+    """The process that reads for a thread of a worker. It is replaced after a failure, and ends with the thread."""
 
     def __init__(self) -> None:
         self.worker = Worker()

@@ -1,4 +1,4 @@
-"""The results of a history as files, one for each, in a folder or a bucket: whole or not there, none twice."""
+"""Results of a history as one file each, in a folder or a bucket, written whole and never twice."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def entry_of(row: FleetRow, digest: str | None, name: str | None, time: str, com
 
 
 def entry_path(folder: Path, entry: HistoryEntry) -> Path:
-    """Where a result is: a name has one of the same content."""
+    """Return the path of a result; its name depends on the content alone."""
     words = re.sub(r"[^\w.+-]+", "-", entry.name)[:_NAME_LETTERS]
     both = hashlib.blake2b(f"{entry.digest} {entry.name}".encode(errors="surrogateescape"), digest_size=16)
     return folder / f"{words}-{both.hexdigest()}{ENDING}"
 
 
 def add(folder: Path, entry: HistoryEntry) -> bool:
-    """Write a result, and return whether it was not there yet; one that is there stays as it is."""
+    """Write a result unless it exists; return True if it was written."""
     path = entry_path(folder, entry)
     with suppress(OSError, UsageError):  # it is not there
         content(path)
@@ -72,7 +72,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def commit_here() -> str | None:
-    """Return the commit of the folder that the command runs in, with -dirty where files differ from it.
+    """Return the commit of the current folder, with -dirty where files differ from it.
 
     None without one.
     """

@@ -1,4 +1,4 @@
-"""One trace as one row: its figures, settings, certificate and first finding, or why it could not be read.
+"""One trace as one row: its figures, settings, certificate and first finding, or the error in reading it.
 
 A part is a row in a file of its own (reader/parts.py).
 """
@@ -31,7 +31,7 @@ _HEAD = b'{"kind":"%b"' % KIND.encode()
 
 
 class FleetRow(Struct, frozen=True):
-    """What is kept of a trace. Without `problem` it could be read."""
+    """The stored row of a trace. Without `problem` it could be read."""
 
     kind: str
     schema: int
@@ -90,13 +90,13 @@ def row_path(folder: Path, digest: str, partial: bool) -> Path:
 
 
 def write_part(folder: Path, row: FleetRow) -> None:
-    """Write the part, whole or not at all; nothing of a file that could not be hashed."""
+    """Write the row as a file, whole or not at all; nothing for a trace that could not be hashed."""
     if row.digest is not None:
         write_content(row_path(folder, row.digest, row.partial), msgspec.json.encode(row))
 
 
 def is_part(path: Path) -> bool:
-    """Whether a file is a part, by its content."""
+    """Return True if a file is a stored row, by its content."""
     if is_remote(path):
         return path.name.endswith(ENDING) and content(path).startswith(_HEAD)
     if not path.is_file():  # opening a pipe would wait

@@ -1,4 +1,4 @@
-"""The rows of many traces: known ones from their parts, others read here or by workers, and kept as parts."""
+"""The rows of many traces: stored ones are reused, others are read here or by workers, and stored."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _HINT = "repeat the command: it reads again what failed"
 
 @dataclass(frozen=True)
 class Fleet:
-    """Where rows are kept, and who reads traces."""
+    """Where rows are stored, and which workers read traces."""
 
     parts: Path | None = None  # folder of rows, a file for each content; it is asked first
     remote: Remote | None = None  # None: processes of this machine
 
 
 def joined_files(files: Sequence[Path], partial: bool) -> tuple[list[Path], list[str]]:
-    """Return the files without parts that would count a trace twice or differently, and remarks on those left out.
+    """Return the files without stored rows that would count a trace twice or differently, and remarks on these.
 
     Left out are parts of another molprof, or of another `--partial`, and those of traces that are among the files.
     """
@@ -65,7 +65,7 @@ def row_of_trace(trace: Trace) -> FleetRow:
 
 
 def each_row(files: Sequence[Path], reading: Reading, fleet: Fleet) -> Iterator[FleetRow]:
-    """Yield the row of each file, in order and as soon as it is known: one that cannot be read is a row with its error.
+    """Yield the row of each file, in order and as soon as it is known; an unreadable file gives a row with its error.
 
     files: traces, reports stored as JSON, or parts.
     """
@@ -98,7 +98,7 @@ def each_row(files: Sequence[Path], reading: Reading, fleet: Fleet) -> Iterator[
 
 
 def _known(path: Path, reading: Reading, parts: Path | None) -> tuple[FleetRow | None, bool]:
-    """Return the row of a file that need not be read, and whether no part is to be made of it."""
+    """Return the row of a file that need not be read, and True if it is not to be stored."""
     if is_stream(path):
         return None, False
     if is_part(path):
@@ -113,7 +113,7 @@ def _known(path: Path, reading: Reading, parts: Path | None) -> tuple[FleetRow |
 
 
 def _checked(path: Path, answer: FleetRow | MolprofError, partial: bool) -> FleetRow:
-    """Return a worker's row if it is the row of this file by this molprof."""
+    """Return a worker's row after checking that it is of this file and this molprof."""
     if isinstance(answer, FleetRow):
         is_own = Path(answer.file).absolute() == path.absolute()
         if is_own and (answer.version, answer.partial) == (__version__, partial):

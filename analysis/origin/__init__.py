@@ -1,1 +1,1 @@
-"""Where GPU work comes from: trees by module, Python function, operator or kernel, whose parts add up."""
+"""Origin of GPU work: trees by module, Python function, operator or kernel, whose parts add up."""

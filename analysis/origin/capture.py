@@ -1,4 +1,4 @@
-"""The capture phase of graphs in a trace: which calls became the nodes of which graph, and what stood around each.
+"""Captures of graphs in a trace: the calls that became nodes of each graph, and the slices that enclose each.
 
 While a stream is captured, launches, copies and sets become nodes of a graph, in their order, and start no work.
 """
@@ -31,12 +31,12 @@ _KIND = attrgetter("operator", "shapes", "number", "category")
 
 
 def sizes(name: str) -> frozenset[str]:
-    """Numbers in the name of a range: the batch size or tokens of a capture or replay are among them."""
+    """Return the numbers in the name of a range; the batch size or tokens of a capture or replay is one of them."""
     return frozenset(_SIZE.findall(name))
 
 
 def grid_sql(arg_set: str) -> str:
-    """Grid and block size of a kernel or launch as text; null where not recorded."""
+    """Return SQL for grid and block size of a kernel or launch as text; NULL where not recorded."""
     parts = (f"EXTRACT_ARG({arg_set}, 'args.{name}[{axis}]')" for name in ("grid", "block") for axis in range(3))
     return " || ',' || ".join(parts)
 
@@ -143,7 +143,7 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
 
 
 def _calls_around(engine: TraceProcessor, items: Collection[int | None]) -> dict[int | None, tuple[CapturedCall, ...]]:
-    """Of each operator itself and those that call it, the innermost first; without those without recorded arguments."""
+    """Return each operator and its callers, the innermost first; without those without recorded arguments."""
     rows = read_frame(engine, "operators", "id name caller_id").rows()
     names, callers = {item: name for item, name, _ in rows}, {item: caller for item, _, caller in rows}
     chains = {item: list(ancestors(item, callers)) for item in items}
@@ -155,7 +155,7 @@ def _calls_around(engine: TraceProcessor, items: Collection[int | None]) -> dict
 
 
 def _captures(calls: Sequence[_CallInCapture]) -> Iterator[tuple[int, int, list[_CallInCapture]]]:
-    """Begin, end, and calls without work; without recorded begins, all such calls that follow each other."""
+    """Yield begin, end and calls without work of each capture; without recorded begins, runs of such calls."""
     begins = [call for call in calls if "BeginCapture" in call.name]
     ends = [call for call in calls if "EndCapture" in call.name]
     plain = [call for call in calls if "Capture" not in call.name]

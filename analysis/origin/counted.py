@@ -1,4 +1,4 @@
-"""Where in the program a figure comes from: the places of the events that it counts, or whose time it sums."""
+"""Locations of a figure in the program: of the events that it counts, or whose time it sums."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOUNS |= {"work": "pieces of GPU work", "elementwise": "kernels named elementwi
 def places_of_counted(
     engine: TraceProcessor, counted: CountedEvents, *, by_time: bool, has_gpu: bool
 ) -> tuple[list[CallLocation], str]:
-    """Return the places of the events that a figure counts, most events or most time first, and the events' noun."""
+    """Return the locations of the events that a figure counts, most events or most time first, and the events' noun."""
     what = {"cpu_or_gpu": "work" if has_gpu else "operators"}.get(counted.what, counted.what)
     rows, time = _rows(engine, what)
     if counted.phase is not None:

@@ -46,7 +46,7 @@ class HostTimes(NamedTuple):
 
 
 def host_of(engine: TraceProcessor, around: Frame, calling: np.ndarray) -> HostTimes:
-    """Return the host time of threads that do something.
+    """Return the host time of active threads.
 
     around: frames, operators included. phase: None outside phases. frame_id: None for a phase's time in no frame.
     calling: frames in which calls of a GPU's API are.
@@ -84,7 +84,7 @@ def host_of(engine: TraceProcessor, around: Frame, calling: np.ndarray) -> HostT
 
 
 def only_wait(around: Frame, calling: np.ndarray) -> np.ndarray:
-    """Return whether the thread of each frame only waits: it is in the same functions throughout, and calls nothing.
+    """Return True for frames whose thread only waits: it stays in the same functions, and calls nothing.
 
     For a thread that waits, the profiler records the functions that it was in at the beginning, up to the end. Where no
     thread does anything, nothing shows how long that was, and none counts as waiting.
@@ -107,7 +107,7 @@ def only_wait(around: Frame, calling: np.ndarray) -> np.ndarray:
 
 
 def _marks(items: Frame) -> list[bool]:
-    """Return whether each frame is one of molprof's marks, or a library's that only these call."""
+    """Return True for each frame that is one of molprof's marks, or a library's that only these call."""
     is_mark: dict[int | None, bool] = {}
     for number, parent, kind in items.select("id", "parent_id", "kind").rows():
         is_mark[number] = kind == "molprof" or (kind == "library" and is_mark.get(parent, False))
@@ -115,7 +115,7 @@ def _marks(items: Frame) -> list[bool]:
 
 
 def waits_of(engine: TraceProcessor, around: Frame) -> Frame:
-    """Return how long GPUs waited for the host by phase and innermost frame, ns; several GPUs are added up.
+    """Return how long GPUs waited for the host by phase and innermost frame, ns; several GPUs are summed.
 
     around: frames, operators included. phase: None outside phases. frame_id: None in no frame.
     """

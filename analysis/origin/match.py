@@ -1,4 +1,4 @@
-"""Kernels of graphs, named by work whose origin is known: a capture of the graph, or a step of another run.
+"""Matching of graph kernels with work of known origin: a capture of the graph, or a step of another run.
 
 `name_kernels` takes the candidate that fits best, pairs both in order, and says how sure each name is. A capture holds
 a graph node by node. Another run may fuse, split or leave out: what differs there between two pairs gets no name.
@@ -51,7 +51,7 @@ _ORIGIN = attrgetter("grid", "operator", "shapes", "number", "layer", "frames")
 
 
 class CapturedCall(NamedTuple):
-    """An operator that was called while a graph was captured."""
+    """An operator call during the capture of a graph."""
 
     id: int
     name: str
@@ -59,7 +59,7 @@ class CapturedCall(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A piece of GPU work: one that a graph replays, one that was captured as its node, or one of another run."""
+    """A piece of GPU work: replayed by a graph, captured as its node, or run by another run."""
 
     id: int  # its slice; of a captured one its call
     category: str  # kernel, gpu_memcpy or gpu_memset
@@ -83,7 +83,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class Segment:
-    """GPU work in order: a capture, or what a step, call of a module or graph launch did on one device."""
+    """GPU work in order: of a capture, or of a step, module call or graph launch on one device."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -106,7 +106,7 @@ class Segment:
 
 
 class KnownOrigin(NamedTuple):
-    """What is known of a piece of work; None: not known."""
+    """The known origin of a piece of work; None: not known."""
 
     operator: str | None = None
     shapes: Shapes | None = None
@@ -120,7 +120,7 @@ class KnownOrigin(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """The node of a candidate that a piece of work is, and how sure that is."""
+    """The candidate's node that matches a piece of work, and how sure the match is."""
 
     node: int
     certainty: str
@@ -129,7 +129,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Named:
-    """What candidates tell of a segment with graphs."""
+    """The origins that candidates give to a segment with graphs."""
 
     work: Segment
     segments: tuple[Segment, ...] = ()  # candidates that fit equally, of one kind; empty if none fits
@@ -143,7 +143,7 @@ class Named:
 
     @property
     def weight(self) -> tuple[int, int, int]:
-        """The more, the better it fits."""
+        """The weight of a match; the largest fits best."""
         sure = sum(pair.certainty == ALIGNED for pair in self.pairs.values())
         return sure, len(self.pairs), -len(self.unused)
 
@@ -160,14 +160,14 @@ class Named:
 
     @property
     def same_size(self) -> bool | None:
-        """None: not known of both."""
+        """True if equal kernels have equal sizes; None: not known of both."""
         if self.work.sizes & self.segments[0].sizes:
             return True
         return False if self.work.sizes and all(segment.sizes for segment in self.segments) else None
 
 
 def name_kernels(works: Iterable[Segment], candidates: Sequence[Segment]) -> Iterator[Named]:
-    """Yield the names of graph kernels in each segment, as far as the candidates show: captures, or parts of a run."""
+    """Yield the origins of graph kernels in each segment, from candidates: captures, or parts of a run."""
     # Found once for equal work.
     fits: dict[Hashable, Named] = {}
     origins: dict[Hashable, tuple[dict[int, KnownOrigin], ...]] = {}
@@ -185,7 +185,7 @@ def name_kernels(works: Iterable[Segment], candidates: Sequence[Segment]) -> Ite
 
 
 def _fit(work: Segment, candidates: Sequence[Segment]) -> Named:
-    """Return the best match of the work, and the candidates that it fits equally."""
+    """Return the best match of the work, and the candidates that match it equally well."""
     total, names = len(work.nodes), Counter(work.keys[1])
     shared = [min(total, (names & Counter(item.keys[1])).total() + item.keys[1].count(None)) for item in candidates]
     ranked: dict[int, tuple[tuple[int, ...], Named]] = {}
@@ -225,7 +225,7 @@ def _fit(work: Segment, candidates: Sequence[Segment]) -> Named:
 
 
 def _match(here: Segment, there: Segment) -> Named:
-    """Pair work by keys in order, level by level, then pair what is left between."""
+    """Pair work by keys in order, level by level, then pair the rest between."""
     total, other_total = len(here.nodes), len(there.nodes)
     matches = align_by(list(zip(here.keys, there.keys, strict=False)))
     complete = len(matches) == total == other_total
@@ -241,15 +241,15 @@ def _match(here: Segment, there: Segment) -> Named:
             learned = ", that of the same operator outside the capture" if there.nodes[two].learned else ""
             pairs_of[one] = Pair(two, ALIGNED, _HOW[0] + learned)
         else:
-            pairs_of[one] = Pair(two, LIKELY, f"{_HOW[0]}; another place fits equally")
+            pairs_of[one] = Pair(two, LIKELY, f"{_HOW[0]}; another position fits equally")
     rest = list(gaps(matches, total, other_total))
     return (_by_order if there.captured else _by_class)(here, there, pairs_of, rest)
 
 
 def _by_order(here: Segment, there: Segment, pairs: dict[int, Pair], rest: Sequence[tuple[range, range]]) -> Named:
-    """Pair work and nodes between two pairs if they are as many, unless equal operators would be different kernels."""
+    """Pair the work and nodes between two pairs if equally many, unless equal operators would get unequal kernels."""
     node_of: dict[int, int] = {}
-    enclosed: set[int] = set()  # between neighbours that are sure, as many as nodes: no other place is left
+    enclosed: set[int] = set()  # between neighbours that are sure, as many as nodes: no other position is left
     for indices, others in rest:
         work, nodes = here.nodes[indices.start : indices.stop], there.nodes[others.start : others.stop]
         alike = [node.category for node in work] == [node.category for node in nodes]
@@ -272,7 +272,7 @@ def _by_order(here: Segment, there: Segment, pairs: dict[int, Pair], rest: Seque
 
 
 def _consistent(here: Segment, there: Segment, pairs: dict[int, int]) -> float | None:
-    """Return the share of equal operators with equal shapes that have the kernel that most have; None without any."""
+    """Return the share of equal operators with equal shapes that have the most common kernel; None without any."""
     met: defaultdict[object, Counter[str | None]] = defaultdict(Counter)
     for index, number in pairs.items():
         node = there.nodes[number]
@@ -322,7 +322,7 @@ def _runs(
 
 
 def _other_layers(here: Segment, there: Segment) -> str:
-    """Why they are of models with other numbers of layers; empty where nothing says so."""
+    """Return the reason why they are of models with different numbers of layers; empty if nothing shows that."""
     folded = []
     for names in (here.keys[1], there.keys[1]):
         block = max(blocks(names), key=lambda block: (block.times - 1) * block.length)
@@ -334,7 +334,7 @@ def _other_layers(here: Segment, there: Segment) -> str:
 
 
 def _doubts(named: Named) -> Iterator[str]:
-    """Why a match of names does not make the candidate the one that is replayed, or one of the same sizes."""
+    """Yield reasons why a match of names may be of another graph, or of other sizes."""
     work, first, unused = named.work, named.segments[0], len(named.unused)
     if named.same_size is False:
         yield (
@@ -360,7 +360,7 @@ def _doubts(named: Named) -> Iterator[str]:
 
 
 def _places(named: Named) -> Iterator[dict[int, KnownOrigin]]:
-    """Yield what is known by index of the work; several where the candidates take turns in the replays."""
+    """Yield the known origins by index of the work; several where the candidates alternate in the replays."""
     work, segments, doubts = named.work, named.segments, named.doubts
     if segments[0].captured:
         is_equal = named.same_size is not False
@@ -382,7 +382,7 @@ def _places(named: Named) -> Iterator[dict[int, KnownOrigin]]:
 
 
 def _place(nodes: Sequence[Node], pair: Pair, doubts: Sequence[str], captured: bool, is_equal: bool) -> KnownOrigin:
-    """Return what candidates that fit equally have in common. is_equal: shapes are those of the replay too."""
+    """Return the common origin of candidates that match equally. is_equal: shapes are those of the replay too."""
     frames, how = nodes[0].frames, [pair.how, *doubts]
     if captured and len(nodes) > 1:
         columns = zip(*(node.frames for node in nodes), strict=False)
@@ -414,7 +414,7 @@ def _common(values: Iterable[Any]) -> Any:
 
 
 def plain_name(name: str) -> str:
-    """Return the name without namespaces, arguments and template arguments: mangled or not, the same."""
+    """Return the name without namespaces, arguments and template arguments, also for mangled names."""
     if not name.startswith("_ZN"):
         return short_name(name).partition("<")[0].partition("(")[0].rpartition("::")[2].split(" ")[-1]
     last, end = "", len("_ZN")

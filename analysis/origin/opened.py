@@ -62,7 +62,7 @@ class NodeWork(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph and the capture that fits it."""
+    """A graph and the capture that matches it."""
 
     number: int
     replays: int
@@ -75,7 +75,7 @@ class Graph:
 
 
 class GraphDifference(NamedTuple):
-    """What a graph and the other run have between the same neighbours, and is not alike."""
+    """Different work of a graph and the other run between the same neighbours."""
 
     graph: int
     here: tuple[str, ...]  # names, in order
@@ -85,7 +85,7 @@ class GraphDifference(NamedTuple):
 
 @dataclass(frozen=True)
 class Opened:
-    """Graphs whose kernels are named, and how."""
+    """Graphs with named kernels, and the source of the names."""
 
     capture: str | None  # path of the trace with the capture phase
     segments: tuple[Segment, ...]
@@ -123,7 +123,7 @@ def read_opened(
 
 
 def _replayed(works: Sequence[NodeWork], ranges: dict[int, str]) -> Segment:
-    """Return the first replay of a graph, with the sizes that the ranges around the launches of all replays name."""
+    """Return the first replay of a graph, with the sizes in the names of ranges of all its launches."""
     first = [work for work in works if work.replay == 0]
     if all(work.node_id is not None for work in first):
         first.sort(key=lambda work: work.node_id or 0)  # nodes are numbered in the order of the capture
@@ -156,12 +156,12 @@ def graph_of(works: Sequence[NodeWork], named: Sequence[Named]) -> Graph:
 
 
 def with_captured(origins: Origins, opened: Opened) -> Origins:
-    """Return the origins, with the frames around the captured calls of each piece of a graph's work."""
+    """Return the origins, with the frames of the captured calls added to each piece of a graph's work."""
     return replace(origins, captured={number: item.frames for number, item in opened.places.items() if item.frames})
 
 
 def captured_calls(opened: Opened) -> dict[int, tuple[CapturedCall, ...]]:
-    """Return the calls of each piece of a graph's work, by its slice. Each replay has calls of its own: ids below 0."""
+    """Return the calls of each piece of a graph's work, by its slice; each replay has its own, with ids below 0."""
     numbers: dict[tuple[int, int, int], int] = {}
     calls_of = {}
     for graph in opened.graphs:

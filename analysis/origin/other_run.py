@@ -64,7 +64,7 @@ class OtherRun:
 
 
 def read_run(engine: TraceProcessor, info: TraceInfo) -> OtherRun:
-    """Read what a trace that was loaded with stacks and all arguments shows of the kernels of graphs.
+    """Read the kernels of graphs in a trace that was loaded with stacks and all arguments.
 
     Raises TraceError where it replays graphs itself, or records no operator, step or module.
     """
@@ -200,7 +200,7 @@ def _opened(origins: Origins, of_graphs: dict[int, list[NodeWork]], named: Seque
 
 
 def _below(origins: Origins, launch: int | None, origin: KnownOrigin) -> KnownOrigin:
-    """Return an origin without the frames that are also around the launch of the graph."""
+    """Return an origin without the frames that the launch of the graph has too."""
     around = {(frame.kind, frame.name) for frame in origins.chain(launch)}
     frames = tuple(dropwhile(lambda frame: (frame.kind, frame.name) in around, origin.frames))
     module, source = modules_and_source(frames)
@@ -208,7 +208,7 @@ def _below(origins: Origins, launch: int | None, origin: KnownOrigin) -> KnownOr
 
 
 def _unlike(launch: int, named: Named) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Yield the names of work that a launch and the other run have between the same neighbours, where they differ."""
+    """Yield the names of differing work of a launch and the other run between the same neighbours."""
     nodes = named.work.nodes
     for here, there in named.unlike:
         inside = [nodes[index].name or "" for index in here if nodes[index].call_id == launch]

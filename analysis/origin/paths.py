@@ -1,4 +1,4 @@
-"""Paths of frames: the nodes from the root of a tree to a call, each path its outer path and one node more."""
+"""Paths of frames: the nodes from the root of a tree to a call; each is its parent path and one more node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Path = tuple[Node, ...]  # the outermost first
 
 
 class StackFrame(NamedTuple):
-    """What stands around calls."""
+    """A frame that encloses calls."""
 
     id: int
     parent_id: int | None
@@ -43,7 +43,7 @@ class PathTable:
         self._joined: dict[tuple[int, int], int] = {}
 
     def inside(self, path: int, node: Node) -> int:
-        """Return the path of a node in a path."""
+        """Return the path of a node below a path."""
         number = self._numbers.setdefault((path, node), len(self.outer))
         if number == len(self.outer):
             self.outer.append(path)
@@ -52,11 +52,11 @@ class PathTable:
         return number
 
     def capped(self, path: int, node: Node) -> int:
-        """Return the same; the path itself where it has MOST_DEPTH nodes."""
+        """Return the same, but the path itself where it has MOST_DEPTH nodes."""
         return self.inside(path, node) if self._depth[path] < MOST_DEPTH else path
 
     def joined(self, path: int, other: int) -> int:
-        """Return the path of the nodes of one, then of the other."""
+        """Return the path with the nodes of one, then of the other."""
         if path == ROOT or other == ROOT:
             return path or other
         if (path, other) not in self._joined:
@@ -74,7 +74,7 @@ class PathTable:
 
 
 class _Around(NamedTuple):
-    """What is around something."""
+    """The enclosing frames of something."""
 
     path: int = ROOT
     libraries: int = ROOT  # functions of libraries
@@ -82,16 +82,16 @@ class _Around(NamedTuple):
 
 
 class FramePaths:
-    """The paths to frames in the tree by module, source or operator. What frames share is looked at once."""
+    """The paths to frames in the tree by module, source or operator. Shared parents are computed once."""
 
     def __init__(self, by: str, frames: Mapping[int, StackFrame] | None = None, table: PathTable | None = None) -> None:
-        """table: which gets the paths."""
+        """Set the frames. table: receives the paths."""
         self._by, self._frames, self.table = by, frames or {}, table or PathTable()
         self._known: dict[int | None, _Around] = {None: _Around()}
         self._same: dict[_Around, _Around] = {}
 
     def of_frame(self, frame_id: int | None) -> int:
-        """Return the path to a frame; that of nothing for None. Raises KeyError for an unknown frame."""
+        """Return the path to a frame; the empty one for None. Raises KeyError for an unknown frame."""
         unknown = []
         while frame_id not in self._known:
             assert frame_id is not None
@@ -122,7 +122,7 @@ class FramePaths:
         return _Around(path, libraries, operator)
 
     def _path(self, around: _Around) -> int:
-        """Return the path itself; where it is empty that of libraries, or one node that says what is missing."""
+        """Return the path itself; if empty, the path of libraries, or one node that says what is missing."""
         if path := around.path or around.libraries:
             return path
         is_backward = self._by != "operator" and (around.operator or "").startswith(_BACKWARD)
@@ -130,7 +130,7 @@ class FramePaths:
 
 
 def modules_and_source(chain: Iterable[StackFrame]) -> tuple[str | None, str | None]:
-    """Modules and ranges of frames with / between them, and the innermost function; None where there is none."""
+    """Return modules and ranges of frames with / between them, and the innermost function; None where there is none."""
     paths = [FramePaths(by) for by in ("module", "source")]
     chain = list(chain)
     modules, functions = (one.table.nodes(one.of_chain(chain)) for one in paths)

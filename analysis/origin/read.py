@@ -1,4 +1,4 @@
-"""The origins of a trace, read from the engine: what it did, the frames around it, and who asks for it."""
+"""The origins of a trace, read from the engine: its work, the enclosing frames, and the callers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Origins:
-    """What a trace did, with the frames around it."""
+    """The work of a trace, with its enclosing frames."""
 
     info: TraceInfo
     frames: dict[int, StackFrame]
@@ -67,23 +67,23 @@ class Origins:
 
     @property
     def has_gpu(self) -> bool:
-        """The trace holds GPU work or calls that launch it."""
+        """True if the trace holds GPU work or calls that launch it."""
         return bool(len(self.work) or len(self.calls))
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """Kinds of frames: module, range, function and others. Ranges of a run are molprof's marks, and left out."""
+        """Kinds of frames: module, range, function and others; without ranges of a run, which are molprof's marks."""
         kinds = frozenset(frame.kind for frame in self.frames.values())
         return kinds if self.info.manifest is None else kinds - {"range"}
 
     @property
     def without_call(self) -> tuple[int, int]:
-        """Pieces of work whose call is not recorded, and their time, ns."""
+        """Number of pieces of work without a recorded call, and their time, ns."""
         alone = self.work.where(~self.work.known("call_id"))
         return len(alone), int(alone["dur"].sum())
 
     def chain(self, frame_id: int | None) -> list[StackFrame]:
-        """Return the frames around a call, the outermost first."""
+        """Return the frames that enclose a call, the outermost first."""
         return [self.frames[item] for item in ancestors(frame_id, self._parents)][::-1]
 
     @cached_property
@@ -93,7 +93,7 @@ class Origins:
 
 @dataclass
 class CallLocation:
-    """A module, Python function and operator, and what they ask for. Modules of one class count together."""
+    """A module, Python function and operator, with number and time of their calls; modules of a class are merged."""
 
     module: str  # classes from the outermost to the innermost, with / between them
     source: str  # file(line): name of the innermost function
@@ -105,7 +105,7 @@ class CallLocation:
 
     @property
     def known(self) -> bool:
-        """The call is recorded."""
+        """True if the call is recorded."""
         return self.operator != NO_CALL
 
     @property
@@ -167,7 +167,7 @@ def _sampled(info: TraceInfo) -> SampledFunctions | None:
 
 
 def places_of(origins: Origins, asked: str) -> list[CallLocation]:
-    """Return the places that make GPU calls or run operators, by module, Python function and operator.
+    """Return the locations that make GPU calls or run operators, by module, Python function and operator.
 
     asked: `launches`, those of graphs included, most first, with the time of the GPU work that they started; or, the
     longest time first, `copies` (kernels that copy, cast or concatenate, and memory copies), `syncs`, or `operators`
@@ -199,7 +199,7 @@ def places_of(origins: Origins, asked: str) -> list[CallLocation]:
 def summed_places(
     frames: Mapping[int, StackFrame], around: Sequence[Any], time_ns: np.ndarray, in_steps: np.ndarray
 ) -> list[CallLocation]:
-    """Return the places of events, in the order of their first.
+    """Return the locations of events, in order of their first event.
 
     around: of each event the innermost frame or None, the frames around a captured call, or NO_CALL.
     """

@@ -74,7 +74,7 @@ class Tree:
         return (self.own if own else self.inclusive)[NAMES.index(name)]
 
     def walk(self) -> Iterator[tuple[int, Tree]]:
-        """Every node with its depth, parents before their children."""
+        """Yield every node with its depth, parents before their children."""
         left = [(0, self)]
         while left:
             depth, node = left.pop()
@@ -94,7 +94,7 @@ class Tree:
 
 
 class WorkPaths:
-    """Where each piece of work, call and operator is in a tree, by keys; `path` gives the path of one in `table`.
+    """The path in a tree of each piece of work, call and operator, by keys; `path` gives a path in `table`.
 
     deep: down to the innermost operator and the kernel, as in a flame graph.
     """
@@ -130,7 +130,7 @@ class WorkPaths:
         ]
 
     def of_calls(self) -> list[Key]:
-        """Return a call counts where its first work does; in a graph, where it was called."""
+        """Return the key of each call: that of its first work; in a graph, that of its own location."""
         started: dict[int, Key] = {}
         if self._deep or self._by == "kernel":
             for call, key in zip(self._origins.work["call_id"].tolist(), self.of_work(), strict=True):
@@ -143,7 +143,7 @@ class WorkPaths:
 
     @staticmethod
     def of_frames(items: Frame, frame_id: str = "frame_id") -> list[Key]:
-        """Of what is in a phase and a frame, or is a frame itself, such as operators by their `id`."""
+        """Return the keys of what is in a phase and a frame, or is a frame itself, such as operators by their `id`."""
         return [(phase, frame, True, None, None) for phase, frame in items.select("phase", frame_id).rows()]
 
     def _path(self, key: Key) -> int:
@@ -163,14 +163,14 @@ class WorkPaths:
         return inside(path, ("kernel", work[1])) if work else path
 
     def _of_captured(self, number: int) -> int:
-        """Return the frames around the call that was captured for work; nothing where nothing of that kind is known."""
+        """Return the frames of the captured call of some work; none where no such frames are known."""
         chain = self._origins.captured.get(number, ())
         path = self._frames.of_chain(chain)
         path_or_root = ROOT if self.table.node[path][0] == "none" else path
         return self._with_operator(path_or_root, FramePaths.of_chain, chain)
 
     def _with_operator(self, path: int, of: Callable[[FramePaths, T], int], around: T) -> int:
-        """Return a path and the innermost operator, where it is to be in it."""
+        """Return a path, with the innermost operator added if the tree shows operators."""
         if self._operators is None:
             return path
         node = self.table.node[of(self._operators, around)]
@@ -178,7 +178,7 @@ class WorkPaths:
 
 
 def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
-    """Return the tree of a trace by one of BYS. Raises EngineError if it does not hold all that the trace does.
+    """Return the tree of a trace by one of BYS. Raises EngineError if its sums differ from the trace's.
 
     fold: siblings of one class that did the same become one node: with equal children and numbers of launches, kernels,
     syncs and so on; times may differ.
@@ -256,7 +256,7 @@ def _tree(table: PathTable, path_amounts: Iterable[tuple[int, Amounts]], fold: b
 
 
 class _Families:
-    """Numbers that nodes share which differ by the number of their module and by times alone.
+    """Shared numbers for nodes that differ only in the number of their module and in times.
 
     Other nodes than modules never equal a sibling.
     """
@@ -265,14 +265,14 @@ class _Families:
         self._numbers: dict[Hashable, int] = {}
 
     def placed(self, tree: Tree) -> Tree:
-        """Return the node with its number. Its children have theirs."""
+        """Return the node with its number; its children have theirs already."""
         name = class_names(tree.name) if tree.kind == "module" else tree.name
         counts = tuple(0 if key.endswith("_ns") else amount for key, amount in zip(AMOUNTS, tree.own, strict=False))
         key = name, tree.kind, tree.count, counts, tuple(child.kin for child in tree.children)
         return replace(tree, kin=self._numbers.setdefault(key, len(self._numbers)))
 
     def merged(self, same: Sequence[Tree]) -> Tree:
-        """Return nodes of one number as one."""
+        """Merge nodes of one number into one."""
         first = same[0]
         if len(same) == 1:
             return first
@@ -293,7 +293,7 @@ def _sum(amounts: Sequence[Amounts]) -> Amounts:
 
 
 def speedscope_text(origins: Origins, by: str, exporter: str) -> str:
-    """Return the file of a trace as JSON.
+    """Return the JSON text of a trace's speedscope file.
 
     A stack is a path of the tree by one of BYS, then the operator and the kernel.
 
@@ -305,7 +305,7 @@ def speedscope_text(origins: Origins, by: str, exporter: str) -> str:
     paths = WorkPaths(origins, by, deep=True)
 
     def profile(name: str, unit: str, keys: Iterable[Key], weights: list[int], fold: bool = True) -> None:
-        """With `fold`, modules without their numbers."""
+        """Add a profile; with `fold`, modules have no numbers."""
 
         @cache
         def stack(path: int) -> list[int]:

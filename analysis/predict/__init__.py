@@ -1,1 +1,1 @@
-"""What a run would be on a GPU that is not here: launches, times and what limits it, with the error of such figures."""
+"""Prediction of a run on another GPU: launches, times, limits, and the error of these figures."""

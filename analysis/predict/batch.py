@@ -1,4 +1,4 @@
-"""A run with another number of rows: which dimensions of its operators are the rows, decided by its own shapes.
+"""A run with another number of rows: its own shapes show which dimensions of its operators are rows.
 
 Activations of transformers have the rows first, and products of matrices have rows times tokens there. That decides
 each operand by its operator; an operator of which it does not decide one is unknown, and stays as recorded.
@@ -45,7 +45,7 @@ class Scaled(NamedTuple):
 
 
 def rows_of(run: CallSequence) -> int:
-    """Return the rows of every recorded step, by the manifest.
+    """Return the number of rows of every recorded step, by the manifest.
 
     Raises TraceError where the manifest lacks them, or they change.
     """
@@ -53,7 +53,7 @@ def rows_of(run: CallSequence) -> int:
     window, counts = manifest.get("window"), manifest.get("rows_per_step")
     if not isinstance(window, dict) or window.get("full"):
         raise TraceError(
-            f"{run.info.path} does not tell how many rows its steps have",
+            f"{run.info.path} does not record how many rows its steps have",
             hint="molprof capture --shapes --window FIRST:LAST records steps of one batch; or say it with --rows",
         )
     batch = window["batch"]
@@ -69,7 +69,7 @@ def rows_of(run: CallSequence) -> int:
 def at_rows(run: CallSequence, rows: int, target: int) -> Scaled:
     """Return a forward run of `rows` rows as one of `target` rows. Raises TraceError for a training step."""
     if any("backward" in call.operator for call in run.calls):
-        raise TraceError("the run has a backward pass, whose shapes do not tell the rows", hint="record a forward pass")
+        raise TraceError("the run has a backward pass, whose shapes do not show the rows", hint="record a forward pass")
     ratio = Fraction(target, rows)
     loops, flattened = _loops(run, rows), _flattened(run, rows)
     starts = np.array([call.start_ns for call in run.calls])
@@ -96,7 +96,7 @@ def at_rows(run: CallSequence, rows: int, target: int) -> Scaled:
 
 
 def _grown(call: OperatorCall, rows: int, ratio: Fraction, flat: bool) -> Operands | None:
-    """Return the operands with other rows; None where it is not known which dimensions are rows."""
+    """Return the operands with other rows; None if it is not known which dimensions are rows."""
     name, operands = call.operator.partition(" (")[0], call.operands
     if call.operator in (TO_GPU, TO_HOST):
         return operands
@@ -138,12 +138,12 @@ def _grown(call: OperatorCall, rows: int, ratio: Fraction, flat: bool) -> Operan
 
 
 def _longer(item: Operand, ratio: Fraction) -> Operand:
-    """With a longer first dimension; those behind it stay, and so their strides."""
+    """Return the operand with a longer first dimension; the later ones stay, and so their strides."""
     return item._replace(shape=(int(item.shape[0] * ratio), *item.shape[1:]))
 
 
 def _is_row(call: OperatorCall) -> bool:
-    """Whether a call of a processor may be of one row: of a tensor of one dimension."""
+    """Return True if a call of a processor may be of one row: of a tensor of one dimension."""
     return bool(call.operands) and len(call.operands[0].shape) == 1
 
 
@@ -156,7 +156,7 @@ def _picked(run: CallSequence, rows: int, phase: ThreadInterval) -> list[tuple[i
 
 
 def _loops(run: CallSequence, rows: int) -> list[ThreadInterval]:
-    """Return where processors go over the rows one by one: each phase from its first pick of a row on."""
+    """Return where processors loop over rows: each phase from its first pick of a row on."""
     loops = []
     for phase in run.phases:
         if phase.name == PROCESSOR and (picked := _picked(run, rows, phase)):
@@ -167,13 +167,13 @@ def _loops(run: CallSequence, rows: int) -> list[ThreadInterval]:
 
 
 def _flattened(run: CallSequence, rows: int) -> list[ThreadInterval]:
-    """Return the phases in which processors make one dimension of rows and vocabulary."""
+    """Return the phases in which processors flatten rows and vocabulary into one dimension."""
     picks_of = [(phase, _picked(run, rows, phase)) for phase in run.phases if phase.name == PROCESSOR]
     return [phase for phase, picked in picks_of if any(name not in (_UNBIND, _SELECT) for _, name in picked)]
 
 
 class BatchAgreement(NamedTuple):
-    """Calls of another run whose shapes are as predicted from the first. differing: predicted and recorded texts."""
+    """Agreement of another run's calls with predicted shapes. differing: predicted and recorded texts."""
 
     calls: int
     equal: int

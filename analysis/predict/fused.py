@@ -1,4 +1,4 @@
-"""What torch.compile would leave of a forward: elementwise operators, norms and copies in a row become one kernel.
+"""Fusion as torch.compile does it in a forward: adjacent elementwise operators, norms and copies become one kernel.
 
 Inductor fuses what computes over the same elements with nothing between it that it cannot fuse: products, attention,
 convolutions, sorts. A trace does not tell which tensor goes where, so the order of calls stands for it, and the bytes
@@ -24,7 +24,7 @@ Pair = tuple[OperatorCall, Estimate]
 
 
 class FusedCalls(NamedTuple):
-    """Calls that stay, and one for each fused kernel. kernels: of the forwards, before and after."""
+    """Calls that remain, and one for each fused kernel. kernels: of the forwards, before and after."""
 
     kept: Sequence[Pair]
     fused: Sequence[Pair]
@@ -32,7 +32,7 @@ class FusedCalls(NamedTuple):
 
 
 def compiled(pairs: Sequence[Pair], table: CostTable, forward: Sequence[tuple[int, int]]) -> FusedCalls | None:
-    """forward: starts and ends, in order. None where nothing is fused."""
+    """Return the calls after fusion; None where nothing is fused. forward: starts and ends, in order."""
     kept: list[Pair] = []
     fused: list[Pair] = []
     groups: list[tuple[int, list[Pair]]] = []  # elements of the largest tensor, and calls over as many or a divisor
@@ -58,7 +58,7 @@ def compiled(pairs: Sequence[Pair], table: CostTable, forward: Sequence[tuple[in
 
 
 def _flush(groups: list[tuple[int, list[Pair]]], table: CostTable, kept: list[Pair], fused: list[Pair]) -> int:
-    """Kernels of the groups, which are emptied."""
+    """Empty the groups and return the number of their kernels."""
     kernels = 0
     for _, group in groups:
         if sum(one.kernels for _, one in group) < 2:
@@ -76,7 +76,7 @@ def _flush(groups: list[tuple[int, list[Pair]]], table: CostTable, kept: list[Pa
 
 
 def _elements(call: OperatorCall) -> int:
-    """Of the largest tensor that a call reads or writes."""
+    """Return the elements of the largest tensor that a call reads or writes."""
     tensors = [item.elements for item in call.operands if item.is_tensor]
     lists = [sum(map(math.prod, item.parts)) for item in call.operands if item.parts]
     return max([1, *tensors, *lists])

@@ -1,4 +1,4 @@
-"""A run on a GPU that is not here: its operators become kernels and host times, which the replay makes steps of."""
+"""Prediction of a run on another GPU: its operators become kernels and host times, and a replay makes the steps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PredictedFigure(Struct, frozen=True):
 
 
 class CompiledRun(Struct, frozen=True):
-    """A run with its forwards as torch.compile leaves them, in graphs. kernels: before and after."""
+    """A run with its forwards compiled by torch.compile, in graphs. kernels: before and after."""
 
     kernels: tuple[int, int]
     gpu_ns: PredictedFigure
@@ -113,7 +113,7 @@ def device_of(text: str) -> Peaks:
 def predict(
     run: CallSequence, table: CostTable, checks: Sequence[HeldOutCheck], changes: Sequence[WhatIfChange] = ()
 ) -> Prediction:
-    """Raise TraceError where too much of the run's time is in operators that nothing is known of."""
+    """Predict a run. Raises TraceError where operators without any known cost take too much of its time."""
     each = (call for call in run.calls if call.times)
     calls = [call._replace(operator=attention_on(call.operator, table.device, run.torch)) for call in each]
     estimates = [table.estimate(call) for call in calls]
@@ -180,7 +180,7 @@ def predict(
 def possible(
     length: PredictedFigure, work: PredictedFigure, busy: PredictedFigure
 ) -> tuple[PredictedFigure, PredictedFigure, PredictedFigure]:
-    """Time, GPU time and busy share with the parts of their intervals that can all be true.
+    """Return time, GPU time and busy share, with intervals cut to values that are possible together.
 
     Nothing takes less time than the GPU's work in it, and the busy share is the one over the other.
     """
@@ -194,12 +194,12 @@ def possible(
 
 
 def limit_of(gpu_ns: float, host_ns: float) -> str:
-    """Which of the two would take longer alone."""
+    """Return the one of the two that alone would take longer."""
     return "GPU" if gpu_ns > host_ns else "host"
 
 
 def host_factor(run: CallSequence, table: CostTable) -> float:
-    """Return the host time of the traces as a multiple of the run's, by operators that only make views of tensors."""
+    """Return the traces' host time as a multiple of the run's, by operators that only make views of tensors."""
     own_ns = run.quiet.medians()
     each = [(table.quiet.get(f"aten::{name}"), own_ns.get(f"aten::{name}")) for name in _VIEWS]
     ratios = [other / run_ns for other, run_ns in each if other and run_ns]
@@ -207,7 +207,7 @@ def host_factor(run: CallSequence, table: CostTable) -> float:
 
 
 def _figure(name: str, value: float, checks: Sequence[HeldOutCheck]) -> PredictedFigure:
-    """Of a share the error is a difference, of others a factor."""
+    """Return a figure with its error: of a share as a difference, of others as a factor."""
     each = [(check.predicted, check.recorded) for check in checks if check.figure == name]
     if not each:
         return PredictedFigure(value, value, value)
@@ -276,7 +276,7 @@ def _shares(pairs: Sequence[tuple[OperatorCall, Estimate]]) -> tuple[Share, ...]
 
 
 class _MatchedMoments:
-    """Moments of the run and of its prediction that belong together.
+    """Pairs of corresponding moments of the run and of its prediction.
 
     Operators that are no GPU work take as long as in the traces. So does what lies between operators in a forward of a
     run without a GPU, which frees memory there that a GPU's allocator keeps; elsewhere it is the run's, times a factor.

@@ -1,4 +1,4 @@
-"""The operators of a run that are GPU work on a GPU, in order, with their arguments, and the host time around them."""
+"""Operators of a run that are GPU work on a GPU, in order, with their arguments, and the host time between them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class OperatorCall(NamedTuple):
 
 
 def named(call: OperatorCall) -> tuple[str, LeastWork | None]:
-    """Return the operator without what decides between kernels of attention, and what it must do."""
+    """Return the operator, for attention without the choice of kernel, and the least work of the call."""
     return call.operator.partition(" ")[0], call.work
 
 
@@ -76,7 +76,7 @@ class Quiet(NamedTuple):
     own_ns: np.ndarray
 
     def medians(self) -> dict[str, float]:
-        """Own time by name, ns."""
+        """Return the median own time by name, ns."""
         times: defaultdict[str, list[int]] = defaultdict(list)
         for name, own_ns in zip(self.names, self.own_ns.tolist(), strict=True):
             times[name].append(own_ns)
@@ -85,7 +85,7 @@ class Quiet(NamedTuple):
 
 @dataclass(frozen=True)
 class CallSequence:
-    """A run as calls in order, with the host time around them. Times: ns since the trace's earliest event.
+    """A run as calls in order, with the host time between them. Times: ns since the trace's earliest event.
 
     Attributes:
         waits: where the host waited for a GPU, outside of calls.
@@ -204,7 +204,7 @@ def read_run(
 
 
 def torch_of(info: TraceInfo) -> Version | None:
-    """Return the version of torch that a trace of molprof names."""
+    """Return the version of torch in a trace of molprof."""
     environment = (info.manifest or {}).get("environment")
     try:
         return Version(str(environment["torch"])) if isinstance(environment, dict) else None
@@ -213,7 +213,7 @@ def torch_of(info: TraceInfo) -> Version | None:
 
 
 def split(operators: Frame, launching: Collection[str]) -> tuple[list[int], list[int]]:
-    """Ids of the outermost operators that are GPU work, and of those inside."""
+    """Return ids of the outermost operators that are GPU work, and of those inside."""
     callers = dict(zip(operators["id"].tolist(), operators["caller_id"].tolist(), strict=True))
     chosen: list[int] = []
     inside: list[int] = []
@@ -246,7 +246,7 @@ def _copies(operators: Frame, others: Collection[int]) -> list[int]:
 
 
 def _across(work: Frame, calls: Frame, callers: Mapping[int, int | None]) -> dict[int, str]:
-    """Return the direction of operators that copy between host and GPU and wait for it, and of those around them."""
+    """Return the direction of operators that copy between host and GPU and wait, and of their callers."""
     waiting = _around(calls["operator_id"][calls["is_sync"].astype(bool)].tolist(), callers)
     ways: dict[int, str] = {}
     each = zip(work["category"].tolist(), work["name"].tolist(), work["operator_id"].tolist(), strict=True)
@@ -258,7 +258,7 @@ def _across(work: Frame, calls: Frame, callers: Mapping[int, int | None]) -> dic
 
 
 def _picks(operators: Frame, phases: Frame, others: Collection[int]) -> list[int]:
-    """Ids of operators of `PICKS` in some phases, and in no operator of others."""
+    """Return ids of operators of `PICKS` in some phases, and in no operator of others."""
     inside = Union(phases["ts"], phases["ts"] + phases["dur"]).holds(operators["ts"])
     rows = operators.where(inside & ~operators.known("caller_id")).select("id", "name").rows()
     return [item for item, name in rows if name in PICKS and item not in others]
@@ -298,7 +298,7 @@ def called(call: OperatorCall, operands: Operands, listed_bytes: int | None) -> 
 
 
 def _is_memcpy(operands: Operands) -> bool:
-    """Return whether torch has the driver do copy_(out, from): one type, both dense in one order (its Copy.cu)."""
+    """Return True if torch lets the driver do copy_(out, from): one type, both dense in one order (its Copy.cu)."""
     out, source = operands[:2]
     if out.type != source.type or out.shape != source.shape or len(out.strides) != len(out.shape):
         return False
@@ -310,7 +310,7 @@ def _is_memcpy(operands: Operands) -> bool:
 
 
 def _is_permuted(operands: Operands) -> bool:
-    """Return whether copy_(out, from) reads in another order than it writes."""
+    """Return True if copy_(out, from) reads in another order than it writes."""
     orders = []
     for item in operands[:2]:
         if len(item.strides) != len(item.shape):
@@ -322,7 +322,7 @@ def _is_permuted(operands: Operands) -> bool:
 
 
 def _attention(operands: Operands) -> str:
-    """Return what decides the GPU kernel of an attention.
+    """Return the properties that decide the GPU kernel of an attention.
 
     operands: of scaled_dot_product_attention(query, key, value, mask, dropout, is_causal).
     """
@@ -336,7 +336,7 @@ def _attention(operands: Operands) -> str:
 
 
 def attention_on(operator: str, device: Peaks, torch: Version | None) -> str:
-    """Return the name of an operator, for attention with the kernel that torch takes on a device, by its sdp_utils.
+    """Return the name of an operator; for attention with the kernel that torch uses on a device, by its sdp_utils.
 
     torch: the run's version; None where not recorded, and then an older one is meant.
     """
@@ -353,7 +353,7 @@ def attention_on(operator: str, device: Peaks, torch: Version | None) -> str:
 
 
 def _usual_bytes(operands: Collection[Operands]) -> int | None:
-    """Of the type of most tensors of floating numbers."""
+    """Return the bytes of the most frequent floating-point type of tensors."""
     kinds = Counter(
         item for each in operands for item in each if item.is_tensor and item.type in _FLOATS and item.shape
     )
@@ -364,7 +364,7 @@ def _usual_bytes(operands: Collection[Operands]) -> int | None:
 
 
 def quiet_of_operators(operators: Frame, others: Collection[int]) -> Quiet:
-    """Operators but for others by id."""
+    """Return the operators other than those with these ids."""
     rest = operators.where(np.array([item not in others for item in operators["id"].tolist()], dtype=bool))
     return Quiet(rest["name"].tolist(), rest["ts"], rest["own_ns"])
 

@@ -1,4 +1,4 @@
-"""A run at several batch sizes on a GPU: time of a step, tokens per second, what limits it, and memory."""
+"""A run at several batch sizes on a GPU: time of a step, tokens per second, limits, and memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HINT = f"1,8,32 or 1:256, which doubles from 1 to 256; {_MOST_ROWS:,} at most"
 
 
 class Size(Struct, frozen=True):
-    """A batch size. Times: ns of a step.
+    """The prediction for one batch size. Times: ns of a step.
 
     Attributes:
         per_s: rows of all steps in a second, which are tokens in decoding.
@@ -45,7 +45,7 @@ class Size(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Sizes:
-    """A run at several batch sizes.
+    """Predictions of a run for several batch sizes.
 
     Attributes:
         rows: of the recorded steps.
@@ -113,9 +113,9 @@ def sizes(
         others = sum(share.gpu_ns for share in predicted.shares if share.operator in unknown) / predicted.gpu_ns.value
         if others > MOST_UNKNOWN:
             raise TraceError(
-                f"{percent_text(others)} of GPU time may be in operators of which the shapes do not tell the rows:"
+                f"{percent_text(others)} of GPU time may be in operators whose shapes do not show the rows:"
                 f" {', '.join(sorted(unknown)[:6])}",
-                hint="record the run with a batch of the size that is asked for",
+                hint="record the run with a batch of that size",
             )
         steps = max(run.steps, 1)
         step, gpu, graph = (
@@ -143,7 +143,7 @@ def _own_rows(run: CallSequence, rows: int | None) -> int:
 
 
 def _tokens(manifest: Mapping[str, object]) -> int | None:
-    """Return the most tokens of a sequence: its prompt, padded to the longest, and what it could get."""
+    """Return the most tokens of a sequence: its prompt, padded to the longest, and its token limit."""
     resolved, sequences = manifest.get("resolved"), manifest.get("molecules")
     if not isinstance(resolved, dict) or not isinstance(sequences, list) or not resolved.get("max_new_tokens"):
         return None

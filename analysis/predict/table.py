@@ -1,4 +1,4 @@
-"""What recorded GPU traces showed of operators, as kernels, GPU time and host time of a call that none of them made.
+"""Costs of operators from recorded GPU traces: kernels, GPU time and host time, also for calls that no trace has.
 
 The GPU time of a call is `floor + least / efficiency`: its least time at the device's peaks, and a floor and an
 efficiency for each operator. Both are fitted to the traces; an operator with few calls stays near its family, a family
@@ -39,7 +39,7 @@ FEW = 3
 
 
 class CostRow(Struct, frozen=True, array_like=True):
-    """Calls of one operator that must do the same; times are medians of a call."""
+    """Calls of one operator with the same least work; times are medians of a call."""
 
     operator: str
     kind: str  # class of its longest kernel
@@ -54,7 +54,7 @@ class CostRow(Struct, frozen=True, array_like=True):
 
 
 class TraceCosts(Struct, frozen=True):
-    """What one trace showed.
+    """The costs that one trace showed.
 
     Attributes:
         latency_ns, pause_ns: least time from a launch to its work, and between two kernels.
@@ -72,7 +72,7 @@ class TraceCosts(Struct, frozen=True):
 
 
 class HeldOutCheck(Struct, frozen=True):
-    """A figure of a model whose traces were left out, as predicted and as recorded.
+    """A figure of a model whose traces were left out of the fit, as predicted and as recorded.
 
     Attributes:
         origin: of what it was predicted: a run on a `CPU`, or the name of another GPU.
@@ -89,14 +89,14 @@ class HeldOutCheck(Struct, frozen=True):
 
 
 class Stored(Struct, frozen=True):
-    """The file of the package."""
+    """The content of the package's file of costs."""
 
     sources: list[TraceCosts]
     checks: list[HeldOutCheck]
 
 
 class Estimate(NamedTuple):
-    """A call on a GPU. evidence: calls of this operator on this GPU that traces showed."""
+    """The cost of a call on a GPU. evidence: calls of this operator on this GPU in traces."""
 
     kind: str
     kernels: int
@@ -106,7 +106,7 @@ class Estimate(NamedTuple):
 
 
 class CostTable:
-    """What traces showed, for one GPU: those of this GPU, else those of its vendor if they are of a few models.
+    """Costs for one GPU: from its own traces, else from those of its vendor if they are of a few models.
 
     measured: GPU times of calls on the device (`read_measured`), in place of those of traces.
     """
@@ -163,7 +163,7 @@ class CostTable:
         return {name: float(np.median(each)) for name, each in times.items()}
 
     def estimate(self, call: OperatorCall) -> Estimate | None:
-        """All that a call stands for; None where neither traces nor a formula know the operator."""
+        """Return the cost of a call; None where neither traces nor a formula know the operator."""
         key = call.operator, call.work
         if key not in self._estimates:
             self._estimates[key] = self._estimate(call)
@@ -198,7 +198,7 @@ class CostTable:
         return Estimate(kinds.most_common(1)[0][0], kernels, gpu_ns, host_ns, sum(row.calls for row in rows))
 
     def fused_ns(self, count: int) -> float:
-        """GPU time of a kernel of several elementwise operators that moves so many bytes."""
+        """Return the GPU time of a kernel of several fused elementwise operators that moves so many bytes."""
         floor, efficiency = self._fit("", POINTWISE)
         return floor + (self.device.bytes_ns(count) or 0.0) / efficiency
 
@@ -215,7 +215,7 @@ class CostTable:
         return math.exp(fitted + doubt / (weights + _DOUBT))
 
     def _fit(self, operator: str, family: str) -> tuple[float, float]:
-        """Return the floor, ns, and the efficiency."""
+        """Return the fitted floor, ns, and the efficiency."""
         if family not in self._fits:
             self._fits[family] = _fitted(self._family[family], (_FLOOR_NS, _EFFICIENCY))
         if operator not in self._fits:
@@ -238,7 +238,7 @@ def _fitted(rows: Sequence[tuple[CostRow, float]], near: tuple[float, float]) ->
 
 
 def _weight(row: CostRow, work: LeastWork | None) -> float:
-    """By how many factors of e a call is larger or smaller."""
+    """Return the distance in size: by how many factors of e a call is larger or smaller."""
     if work is None:
         return 1.0
     flops = math.log((1e3 + row.flops) / (1e3 + (work.flops or 0)))
@@ -246,7 +246,7 @@ def _weight(row: CostRow, work: LeastWork | None) -> float:
 
 
 def _least(family: str, number: str, flops: int, count: int, peaks: Peaks) -> float:
-    """At the peaks, ns. torch lets convolutions of FP32 use TF32 where there is such, and products not."""
+    """Return the time at the peaks, ns. torch lets FP32 convolutions use TF32 where there is such, products not."""
     if family == CONVOLUTION and number == "fp32" and "tf32" in peaks.tflops:
         number = "tf32"
     compute = peaks.flops_ns(number, flops) or 0.0
@@ -254,13 +254,13 @@ def _least(family: str, number: str, flops: int, count: int, peaks: Peaks) -> fl
 
 
 def launching_of(sources: Sequence[TraceCosts]) -> set[str]:
-    """Operators that are GPU work: those that traces show, and those that a formula knows and no trace shows."""
+    """Return the operators of GPU work: those in traces, and those with a formula that no trace has."""
     shown = {row.operator.partition(" ")[0] for source in sources for row in source.rows}
     return shown | {name for name in FORMULAS if not any(name in source.quiet for source in sources)}
 
 
 def quiet_of(sources: Sequence[TraceCosts]) -> set[str]:
-    """Operators that traces show, and never as GPU work."""
+    """Return the operators in traces that are never GPU work."""
     return {name for source in sources for name in source.quiet} - launching_of(sources)
 
 

@@ -1,4 +1,4 @@
-"""The ranks of one job side by side: their files found, read, aligned by collectives, and their time split."""
+"""The ranks of one job side by side: finding and reading their files, aligned clocks, and the parts of their time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Unread:
 
 @dataclass(frozen=True)
 class RankedJob:
-    """The ranks that are here, in order, and what they show together."""
+    """The ranks with files, in order, and their common figures."""
 
     ranks: tuple[RankTrace, ...]
     world_size: int | None  # None: not recorded

@@ -1,4 +1,4 @@
-"""Collectives of several ranks: which are one exchange, the ranks' clocks aligned by them, and what each cost.
+"""Exchanges: collectives matched over ranks, the clocks aligned by them, and the cost of each.
 
 They are matched by process group and order. One that needs all its ranks ends on all of them at nearly the same moment.
 """
@@ -23,20 +23,20 @@ JOINT = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 
 @dataclass(frozen=True)
 class Exchange:
-    """A collective of several ranks that are here, by rank."""
+    """A collective of several ranks with files, by rank."""
 
     group: str  # name of the process group, or of the stream where groups are not recorded
     kernels: dict[int, Collective]
 
     @property
     def one(self) -> Collective:
-        """The kernel of the lowest rank, for what all have in common."""
+        """The kernel of the lowest rank, for properties that all ranks share."""
         return self.kernels[min(self.kernels)]
 
 
 @dataclass(frozen=True)
 class EndSpread:
-    """How far the ends of one collective are apart on its ranks, over collectives, ns."""
+    """The spread of the ends of one collective over its ranks, over collectives, ns."""
 
     median_ns: int
     most_ns: int
@@ -45,7 +45,7 @@ class EndSpread:
 
 @dataclass(frozen=True)
 class RankClocks:
-    """What is taken from the times of each rank; the clock of the lowest rank is kept, also among the unaligned."""
+    """Offsets to subtract from each rank's times; the lowest rank keeps its clock, also among the unaligned."""
 
     offsets_ns: dict[int, int]
     unaligned: tuple[int, ...]  # ranks that share no joint collective, directly or not, with the lowest
@@ -115,7 +115,7 @@ def match(ranks: Sequence[RankTrace]) -> tuple[list[Exchange], list[str]]:
 
 
 def _matched(name: str, kernels: dict[int, list[Collective]]) -> Iterator[Exchange]:
-    """Exchanges by number where every kernel has one, else by order if all ranks have the same ones."""
+    """Yield exchanges by number where every kernel has one, else by order if all ranks have the same ones."""
     lists = list(kernels.values())
     numbers = [[item.sequence for item in items] for items in lists]
     if all(None not in mine and len(set(mine)) == len(mine) for mine in numbers):
@@ -132,7 +132,7 @@ def _matched(name: str, kernels: dict[int, list[Collective]]) -> Iterator[Exchan
 def _matched_by_step(
     name: str, kernels: dict[int, list[Collective]], traces: dict[int, RankTrace]
 ) -> Iterator[Exchange]:
-    """Exchanges of the steps that all ranks have, where their order is the same."""
+    """Yield the exchanges of the steps that all ranks have, where their order is the same."""
     steps = {rank: {step.name: step for step in traces[rank].steps} for rank in kernels}
     for name_of_step in next(iter(steps.values())):
         if all(name_of_step in mine for mine in steps.values()):
@@ -163,7 +163,7 @@ def align(ranks: Sequence[int], exchanges: Sequence[Exchange]) -> RankClocks:
 
 
 def _connected(rank: int, joint: Sequence[Exchange]) -> dict[int, int]:
-    """Return the clock offsets, from a rank's, of the ranks that share a joint collective with it, directly or not."""
+    """Return the clock offsets, from one rank's, of the ranks that joint collectives connect with it."""
     offsets = {rank: 0}
     while True:
         distances: dict[int, list[float]] = {}
@@ -187,7 +187,7 @@ def _spread(exchanges: Sequence[Exchange], offsets: dict[int, int]) -> EndSpread
 
 
 def cost_of(item: Exchange, clocks: RankClocks, compute: Mapping[int, Union], world_size: int | None) -> Cost:
-    """compute: of each rank, when it ran other work, on the clock of its file."""
+    """Return the cost of an exchange. compute: when each rank ran other work, on the clock of its file."""
     offsets = clocks.offsets_ns
     starts = {rank: kernel.start_ns - offsets[rank] for rank, kernel in item.kernels.items()}
     ends = {rank: kernel.end_ns - offsets[rank] for rank, kernel in item.kernels.items()}
@@ -210,7 +210,7 @@ def cost_of(item: Exchange, clocks: RankClocks, compute: Mapping[int, Union], wo
 
 
 def _bandwidth(item: Exchange, moving_ns: int, world_size: int | None) -> Range | None:
-    """Bytes/s of the busiest link: see github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md, `busbw`."""
+    """Return bytes/s of the busiest link: see github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md, `busbw`."""
     one = item.one
     count = one.group_size
     if not count and one.group_ranks and "..." not in one.group_ranks:
@@ -224,7 +224,7 @@ def _bandwidth(item: Exchange, moving_ns: int, world_size: int | None) -> Range 
 
 
 def bus_factor(operation: str, ranks: int) -> float | None:
-    """Bytes over the busiest link per byte of the collective, after nccl-tests; None for other operations."""
+    """Return bytes on the busiest link per byte of the collective, by nccl-tests; None for other operations."""
     if operation == "allreduce":
         return 2 * (ranks - 1) / ranks
     if operation in ("allgather", "reducescatter", "alltoall"):

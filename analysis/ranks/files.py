@@ -1,4 +1,4 @@
-"""The files of a job's ranks: found by content, kept as small files (parts), and what is wrong with the set of them.
+"""The files of a job's ranks: found by content, kept as small files (parts), and checked as a set.
 
 A part (reader/parts.py) holds what is kept of a file's ranks: read once, on any machine, and put together later.
 """
@@ -47,7 +47,7 @@ class FileRanks:
 
 
 def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return the files to read, those in folders included, and a remark on what is left out.
+    """Return the files to read, those in folders included, and a remark on skipped files.
 
     Raises UsageError, TraceError.
     """
@@ -77,13 +77,13 @@ def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files of a folder, and those of the folders in it: some programs make one for each rank."""
+    """Return the files of a folder and its direct subfolders: some programs make one for each rank."""
     files = (item for item in [*folder.glob("*"), *folder.glob("*/*")] if item.is_file())
     return sorted(item for item in files if not any(part.startswith(".") for part in item.relative_to(folder).parts))
 
 
 def holds_ranks(path: Path) -> bool:
-    """Whether it is a folder with traces of several ranks, which name them before their events, as torch does."""
+    """Return True for a folder of traces that name several ranks before their events, as torch does."""
     if not path.is_dir():
         return False
     telling = (item for item in _files(path) if told_rank(item) is not None)
@@ -170,7 +170,7 @@ def checked(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers in order as text: `1, 4-7`."""
+    """Return numbers in order as text: `1, 4-7`."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:

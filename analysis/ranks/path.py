@@ -12,7 +12,7 @@ from molprof.analysis.ranks.split import Activity, did
 
 @dataclass(frozen=True)
 class Crossing:
-    """A collective at which a rank waited for another, ns; and what that one did meanwhile."""
+    """A collective at which a rank waited for another, ns; and the other's activity meanwhile."""
 
     operation: str
     group: str
@@ -84,7 +84,7 @@ def _last_rank(cost: Cost) -> int:
 
 
 def _last(costs: Sequence[Cost], rank: int, at: int, done: Activity, offset: int) -> Cost | None:
-    """Return the last collective before a moment that held the rank up."""
+    """Return the last collective before a moment that delayed the rank."""
     for cost in reversed(costs):
         begun = cost.parts[_last_rank(cost)].start_ns
         if cost.parts[rank].end_ns <= at and begun < at:

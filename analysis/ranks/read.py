@@ -1,4 +1,4 @@
-"""The ranks of a loaded file, and what is kept of each: small next to the trace, enough to set all side by side.
+"""The ranks of a loaded file, each reduced to what a comparison of all ranks needs.
 
 Times are integers of ns on the clock of the file: `origin_ns` + a time of SQL.
 """
@@ -101,7 +101,7 @@ class RankStep:
 
 @dataclass(frozen=True)
 class Gap:
-    """A span in which the device was idle, and what the host did in most of it."""
+    """A span in which the device was idle, and the host's main activity in it."""
 
     start_ns: int
     end_ns: int
@@ -176,14 +176,14 @@ _MERGED = Query("gpu_work", "SELECT DISTINCT rank FROM molprof_gpu_work WHERE ra
 
 
 def at_once(paths: Sequence[Path]) -> int:
-    """How many processes read the files at once; 0: this one alone."""
+    """Return the number of processes that read the files at once; 0: this one alone."""
     if sum(path.stat().st_size for path in paths if path.is_file()) < ALONE_BYTES:
         return 0
     return workers_for([needed_bytes(path) for path in paths])
 
 
 def workers_for(needed: Sequence[int]) -> int:
-    """How many files that need so much memory, bytes, are read at once."""
+    """Return how many files that need so much memory, bytes, are read at once."""
     budget = min(MOST_BYTES, available_bytes() or MOST_BYTES)
     return max(1, min(len(needed), processors(), budget // max(needed)))
 
@@ -200,7 +200,7 @@ def needed_bytes(path: Path) -> int:
 
 
 def told_rank(path: Path) -> int | None:
-    """Return the rank that a trace names before its events, or a native one, which records none, by its name.
+    """Return the rank that a trace names before its events; of a native one, which records none, that in its name.
 
     Else None.
     """
@@ -212,7 +212,7 @@ def told_rank(path: Path) -> int | None:
 
 
 def _named_rank(path: Path) -> int | None:
-    """Return the rank that the name of a file tells, or of its folder; else None."""
+    """Return the rank in the name of a file, or of its folder; else None."""
     path = path.absolute()
     match = _NAME.search(path.name) or _NAME.search(path.parent.name)
     return int(match[1]) if match else None
@@ -236,7 +236,7 @@ def ranks_of(engine: TraceProcessor, info: TraceInfo) -> list[RankTrace]:
 
 
 def _rank_of(info: TraceInfo, recorded: dict[str, Any]) -> dict[str, Any]:
-    """Fields of `RankTrace`: the rank of a file as it records it, or as its name tells it."""
+    """Return the rank fields of `RankTrace`, as the file records them, or as its name says."""
     if "rank" not in recorded:
         if (named := _named_rank(Path(info.path))) is None:
             raise TraceError(f"{info.path} does not record its rank (distributedInfo)", hint=_UNNAMED)
@@ -253,7 +253,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _rank_trace(engine: TraceProcessor, info: TraceInfo, where: str, **of: Any) -> RankTrace:
-    """One rank of a file. where: its value in the column `rank` of the SQL modules."""
+    """Return one rank of a file. where: its value in the column `rank` of the SQL modules."""
 
     def ask(query: Query) -> Columns:
         return engine.query(query.text.format(rank=where, origin=info.origin_ns))
@@ -304,7 +304,7 @@ def unknown_kernels(ranks: Sequence[RankTrace]) -> Iterator[str]:
 
 
 def _explained(gaps: Iterator[tuple[int, int, str]], host: Columns) -> Iterator[Gap]:
-    """Each gap with what the host did in most of it."""
+    """Yield each gap with the host's main activity in it."""
     starts, ends, depths = (host[name].astype(np.int64) for name in ("start_ns", "end_ns", "depth"))
     for start, end, cause in gaps:
         half = np.flatnonzero(2 * (np.minimum(ends, end) - np.maximum(starts, start)) >= end - start)

@@ -24,7 +24,7 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Activity:
-    """What a rank did when, on the clock of its file: computing; computing or moving data; any work at all."""
+    """Intervals of a rank's activity, on the clock of its file: computing; computing or moving data; any work."""
 
     compute: Union
     compute_or_moving: Union
@@ -32,7 +32,7 @@ class Activity:
     communication: Union
 
     def times_ns(self, start: Any, end: Any) -> tuple[Any, Any, Any, Any]:
-        """Of a span, or of arrays of them: computing, moving data with nothing else, waiting, idle."""
+        """Return the parts of a span, or of arrays of them: computing, exposed data movement, waiting, idle."""
         compute, moving, busy = (item.covered(start, end) for item in (self.compute, self.compute_or_moving, self.busy))
         return compute, moving - compute, busy - moving, end - start - busy
 
@@ -95,12 +95,12 @@ class Straggler:
 
     @property
     def is_sure(self) -> bool:
-        """Whether it was later than the clocks of the ranks may be wrong."""
+        """True if it was later than the possible error of the ranks' clocks."""
         return self.late_ns > self.error_ns
 
 
 def activity(rank: RankTrace, compute: Union, costs: Sequence[Cost]) -> Activity:
-    """Return what a rank did when. Collectives that are not matched count as moving data."""
+    """Return the activity of a rank. Collectives that are not matched count as moving data."""
     waits = {
         id(cost.exchange.kernels[rank.rank]): cost.parts[rank.rank].waiting_ns
         for cost in costs
@@ -114,7 +114,7 @@ def activity(rank: RankTrace, compute: Union, costs: Sequence[Cost]) -> Activity
 
 
 def step_times(rank: RankTrace, done: Activity) -> Iterator[StepTimes]:
-    """Yield the steps of a rank, and what lies before the first: together all of its span."""
+    """Yield the steps of a rank, and the time before the first: together all of its span."""
     spans = [(step.name, step.start_ns, step.end_ns) for step in rank.steps]
     if spans[0][1] > rank.start_ns:
         spans.insert(0, (OUTSIDE, rank.start_ns, spans[0][1]))
@@ -165,7 +165,7 @@ def stragglers(
     spans = {item.rank: item for item in step}
 
     def is_inside(cost: Cost) -> bool:
-        """Whether the lowest rank that takes part began it in the step."""
+        """Return True if the lowest participating rank began it in the step."""
         rank, kernel = min(cost.exchange.kernels), cost.exchange.one
         return rank in spans and spans[rank].start_ns <= kernel.start_ns < spans[rank].end_ns
 
@@ -212,7 +212,7 @@ def _straggler(
 
 
 def did(trace: RankTrace, windows: Sequence[tuple[int, int]]) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Yield kernels, causes of gaps, and what the host did in them: the longest, each with its time in the windows."""
+    """Yield the largest kernels, causes of gaps, and host activities in them, each with its time in the windows."""
     kernels: Counter[str] = Counter()
     causes: Counter[str] = Counter()
     host: Counter[str] = Counter()

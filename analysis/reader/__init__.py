@@ -1,4 +1,4 @@
-"""A trace file, streamed into the trace processor without losing an event.
+"""Reader: streams a trace file into the trace processor without losing an event.
 
 SQL sees the names of Perfetto's own reader of Chrome JSON, so a query also runs on the raw file in the Perfetto UI:
 
@@ -38,7 +38,7 @@ _LISTED = 8
 
 @dataclass(frozen=True)
 class Reading:
-    """How a trace is read."""
+    """Options of reading a trace."""
 
     native_path: str | None = None  # of a `trace_processor_shell` to use instead of the embedded one
     partial: bool = False  # take the intact part of a damaged file
@@ -48,7 +48,7 @@ class Reading:
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
-    """Whether it can be read once only: standard input, a pipe, a terminal."""
+    """Return True if the path can be read only once: standard input, a pipe, a terminal."""
     if str(path) == STDIN:
         return True
     try:
@@ -64,12 +64,12 @@ def path_text(path: object) -> str:
 
 
 def long_names_text(count: int) -> str:
-    """Return what readers must know of `TraceInfo.long_names`."""
+    """Return the remark on `TraceInfo.long_names` as text."""
     return f"{counted(count, 'name')} of more than 65,536 characters: the beginning, the length and a hash are read"
 
 
 class ClockTicks(Struct, frozen=True):
-    """What the times of the GPU's work, or of the host's operators and calls, are multiples of."""
+    """The unit of times of GPU work, or of the host's operators and calls: all are multiples of it."""
 
     step_ns: int  # of starts and lengths; 1 where they are too few to tell
     start_step_ns: int  # of starts alone, which some tools write with fewer digits
@@ -80,7 +80,7 @@ class ClockTicks(Struct, frozen=True):
 
 
 class Condition(Struct, frozen=True):
-    """The state of a file, as its events and times tell it."""
+    """The state of a file, by its events and times."""
 
     has_span: bool = False  # the profiler's own, which torch writes behind all else
     gpu: ClockTicks | None = None  # None: no such events
@@ -88,7 +88,7 @@ class Condition(Struct, frozen=True):
 
 
 class TraceInfo(Struct, frozen=True):
-    """What the reader tells of a trace file."""
+    """Counts and properties of a trace file that the reader found."""
 
     path: str
     bytes: int  # of the file as it is stored
@@ -117,12 +117,12 @@ class TraceInfo(Struct, frozen=True):
 
     @property
     def head(self) -> dict[str, Any]:
-        """What JSON of any subject says of the file."""
+        """Properties of the file that the JSON of any subject holds."""
         return {"path": self.path, "complete": self.complete, "problem": self.problem}
 
     @property
     def not_read_text(self) -> str:
-        """What was not read: `not read: 3 events of category kernel`."""
+        """Events that were not read, as text: `not read: 3 events of category kernel`."""
         listed = [
             counted(count, "event")
             + (" without category" if category == "None" else f" of category {shortened(category)}")
@@ -133,7 +133,7 @@ class TraceInfo(Struct, frozen=True):
         return f"not read: {', '.join(listed)}"
 
     def notes(self) -> list[str]:
-        """Why less may be shown of the trace than expected."""
+        """Return reasons why less of the trace may be shown than expected."""
         notes = []
         if not self.complete:
             notes.append(f"{path_text(self.path)} is damaged, and only its whole part was read: {self.problem}")

@@ -1,4 +1,4 @@
-"""Categories of events: those that SQL reads, other names for them, and those that are known to be no GPU work."""
+"""Categories of events: those that SQL reads, their aliases, and those that are known to be no GPU work."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ INCOMPLETE = frozenset(f"{name} (incomplete)" for name in _COMPLETE)
 
 
 def is_renamed(category: object) -> bool:
-    """Whether events of the category are read under another."""
+    """Return True if the category is an alias of another."""
     return category in _READ_AS
 
 
 def fed_category(category: str | None, phase: str | None, name: str | None) -> str | None:
-    """Return the category under which the engine gets events: the one that SQL reads, unless they are not complete."""
+    """Return the category that the engine gets events under: the one that SQL reads, unless they are incomplete."""
     if category is None:
         return None
     if category in _READ_AS:

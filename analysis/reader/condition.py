@@ -1,4 +1,4 @@
-"""What events and times tell of the state of a file: the profiler's span, and the step of its clocks."""
+"""The state of a file by its events and times: the profiler's span, and the step of its clocks."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _OTHER_JSON = re.compile(rb'"|-?[0-9]|(?:null|true|false)\b')
 
 
 class Cursor:
-    """Reads the `chunks` of the file `name`.
+    """A reader of the file `name`, from its `chunks`.
 
     data: the text at hand; at: the place in it; before: bytes of the text before `data`. With partial=True, damage ends
     the text, and `problem` says what was wrong.
@@ -61,7 +61,7 @@ class Cursor:
 
     @property
     def place(self) -> int:
-        """`at` as a place in the whole text."""
+        """The offset of `at` in the whole text."""
         return self.before + self.at
 
     def peek(self) -> bytes:
@@ -82,7 +82,7 @@ class Cursor:
         self.at += 1
 
     def more(self) -> bool:
-        """Read on, twice the rest so that long values stay linear. Drops what was read; False at the end."""
+        """Read on, twice the rest so that long values stay linear. Drops read text; returns False at the end."""
         rest = self.data[self.at :]
         self.before += self.at
         self.at = 0
@@ -95,7 +95,7 @@ class Cursor:
         return len(self.data) > len(rest)
 
     def turn(self) -> bool:
-        """Goes on to the next chunk, and drops the text at hand; False at the end, where it keeps it."""
+        """Go to the next chunk and drop the current text; return False at the end, and keep the text there."""
         if not (chunk := self._chunk()):
             return False
         self.before += len(self.data)
@@ -103,14 +103,14 @@ class Cursor:
         return True
 
     def back(self, texts: Sequence[bytes | memoryview]) -> None:
-        """Take what is before `at` back."""
+        """Unread the text before `at`."""
         taken = b"".join(texts)
         self.before += self.at - len(taken)
         self.data = b"".join([taken, memoryview(self.data)[self.at :]])
         self.at = 0
 
     def need_more(self, where: str) -> None:
-        """Read on where the text must. Raises TraceError at its end, and for a value that is too long."""
+        """Read more text. Raises TraceError at its end, and for a value that is too long."""
         if len(self.data) - self.at > MAX_VALUE_BYTES:
             raise self.error(f"has a value of more than {MAX_VALUE_BYTES} bytes, {where}")
         if not self.more():
@@ -128,7 +128,7 @@ class Cursor:
             return b""
 
     def error(self, what: str, position: int | None = None, hint: str | None = _PARTIAL_HINT) -> TraceError:
-        """Return an error at a position in `data`, or what cut the text short."""
+        """Return an error at a position in `data`, or the reason why the text ends early."""
         if self.problem is not None:
             return self.problem
         byte = self.before + (self.at if position is None else position)
@@ -263,7 +263,7 @@ class TracePass(Cursor):
         return None
 
     def _array(self) -> Iterator[TracePart]:
-        """Yield the parts from behind `[` to behind `]`. Raises TraceError, and what `read` raises."""
+        """Yield the parts from behind `[` to behind `]`. Raises TraceError, and errors of `read`."""
         if self.peek() == b"]":
             self.at += 1
             return
@@ -311,7 +311,7 @@ class TracePass(Cursor):
                 yield part
 
     def _next_piece(self) -> tuple[memoryview, int] | None:
-        """Return the next whole events at hand: their text up to the next event, and its length without what separates.
+        """Return the next whole events: their text up to the next event, and its length without the separator.
 
         It ends at a place that looks like one between two events. JSON is read from left to right, so it decodes only
         if it is nothing but whole events; a brace inside a string fails.
@@ -341,7 +341,7 @@ class TracePass(Cursor):
         return memoryview(text), len(rest) + end + 1
 
     def _cut(self, begin: int, limit: int) -> tuple[int, bytes]:
-        """Return the end of the last event between `begin` and `limit`, and the separator there; -1 for none."""
+        """Return the end of the last event between `begin` and `limit`, and the separator after it; -1 for none."""
         end, last = -1, b""
         for separator in self._separators:
             position = self.data.rfind(separator, max(end, begin), limit)
@@ -372,7 +372,7 @@ class TracePass(Cursor):
         return parts
 
     def _ends(self, limit: int, where: str, most: int | None = None) -> tuple[list[int], bytes | None, int | None]:
-        """Where the events at hand, `most` of them, end, what separates them, and where the array ends, if it does."""
+        """Return the ends of at most `most` events, their separator, and the end of the array if it is reached."""
         depth = 0
         in_string = False
         ends: list[int] = []
@@ -424,7 +424,7 @@ class TracePass(Cursor):
 
 
 def _without_escapes(text: bytes, begin: int, limit: int) -> Iterator[tuple[int, bytes]]:
-    """Pieces of the text and where each begins; blank is what is escaped, so each quote begins or ends a string."""
+    """Yield pieces of the text with their begin; escapes are blanked, so that each quote begins or ends a string."""
     size = _FIRST_SEARCHED
     is_escaped = False
     while piece := text[begin : min(begin + size, limit)]:
@@ -438,7 +438,7 @@ def _without_escapes(text: bytes, begin: int, limit: int) -> Iterator[tuple[int,
 
 
 def _reason_of(error: Exception) -> str:
-    """Return what is wrong with text that did not decode."""
+    """Return the reason why text did not decode."""
     if isinstance(error, UnicodeDecodeError):
         return f"invalid UTF-8, {error.reason}"
     if isinstance(error, RecursionError):

@@ -1,4 +1,4 @@
-"""What is decoded of each event, which events and args go to the engine, and args as the SQL modules read them."""
+"""Decoding of events: the decoded fields, which events and args go to the engine, and args as SQL reads them."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ NeededArgs = msgspec.defstruct(
 
 
 class SizeArgs(msgspec.Struct, rename={"input_dims": SIZE_ARGS[0]}, omit_defaults=True, gc=False):
-    """What may be needed of an operator's args, as text."""
+    """Args of an operator that may be needed, as text."""
 
     input_dims: msgspec.Raw = ABSENT
 
 
 class Event(msgspec.Struct, omit_defaults=True, gc=False):
-    """An event with all its args. What is Raw is copied as text."""
+    """An event with all its args; Raw ones are copied as text."""
 
     ph: str | None = None
     cat: str | int | None = None
@@ -96,7 +96,7 @@ class BriefEvent(Event, omit_defaults=True, gc=False):
 
 
 class _MarkNames(dict[str | None, bool]):
-    """Whether a Python function marks a phase (molprof.phase_marks or molprof's), or the recording's end, by name."""
+    """Known names of Python functions that mark a phase (molprof.phase_marks or molprof's), or the recording's end."""
 
     def __missing__(self, name: str | None) -> bool:
         is_kept = marks_phase(name or "") or stops_profiler(name or "") or is_own_mark(name or "")
@@ -111,7 +111,7 @@ is_mark = _MarkNames().__getitem__
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What of a trace goes to the engine."""
+    """The events and args of a trace that go to the engine."""
 
     stacks: bool = True  # Python stacks; those that mark phases or the end of the recording are always wanted
     all_args: bool = True  # all args, flow events and memory events, not only what a report needs
@@ -127,12 +127,12 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def is_memory(event: Any) -> bool:
-    """Whether it tells of memory that was allocated or freed."""
+    """Return True if the event records an allocation or a free of memory."""
     return event.name == MEMORY_NAME and event.ph in _INSTANT_PHASES
 
 
 def bound_names(events: Iterable[Any]) -> int:
-    """Bounds names and categories; of how many events."""
+    """Bound the length of names and categories; return in how many events."""
     long = [event for event in events if max(len(event.name or ""), len(event.cat or "")) > MOST_CHARACTERS]
     for event in long:
         event.name = None if event.name is None else bounded(event.name)
@@ -189,7 +189,7 @@ def _shortened(event: Event) -> Event:
 
 
 def draft(events: list[Event]) -> bytes:
-    """One JSON line per event, without times and places, which the events lose."""
+    """Return one JSON line per event, without times and indices, which the events lose."""
     for event in events:
         event.ts = event.dur = ABSENT
         event.pid = event.tid = None
@@ -211,7 +211,7 @@ _encode = msgspec.json.encode
 
 
 def usable_args(category: str | None, name: str | None, text: bytes) -> bytes:
-    """Return the args of a kind of event, as JSON text.
+    """Return the args of one kind of event as JSON text, in the form that SQL reads.
 
     The engine would read `true` as 1 and an array as nothing: where SQL expects a number or a text, both become text.
     Arrays of sizes become objects (`{"0": {"0": 2048}}`): `compact` takes those. An array of more than MOST_CHARACTERS
@@ -234,5 +234,5 @@ def usable_args(category: str | None, name: str | None, text: bytes) -> bytes:
 
 
 def _numbered(value: Any) -> Any:
-    """Return the value with arrays as objects whose keys are places."""
+    """Return the value with arrays as objects whose keys are indices."""
     return {str(index): _numbered(item) for index, item in enumerate(value)} if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Writes the events of a surveyed trace for the engine in one of two formats, with exact times, each on its lane.
+"""Feeding: writes surveyed events in one of two formats for the engine, with exact times and sub-tracks.
 
 Fuchsia's trace format (64-bit words) is read three times as fast as Chrome JSON, but cannot hold all events. See
 https://fuchsia.dev/fuchsia-src/reference/tracing/trace-format. Times are integers of ns. An event without a category
@@ -61,7 +61,7 @@ _decode_args = msgspec.json.Decoder(dict[str, Any], float_hook=exact_float).deco
 def feed_events(
     engine: TraceProcessor, survey: SurveyedTrace, copied: Callable[[bytes], object] | None = None, numbers: bool = True
 ) -> TrackTargets:
-    """Feed what the survey holds, free its arrays and drafts, and return where its tracks are. Raises EngineError.
+    """Feed the surveyed events, free their arrays and drafts, and return where their tracks are. Raises EngineError.
 
     copied: called with each piece of JSON that is fed; then nothing else is. numbers: feed correlation numbers where
     facts have them too.
@@ -111,7 +111,7 @@ def _fed_slices(survey: SurveyedTrace, targets: TrackTargets) -> FedSlices:
 
 
 def fits(survey: SurveyedTrace, targets: TrackTargets) -> bool:
-    """Return whether the format can hold all events: it has no counters, nor separate begins and ends without names."""
+    """Return True if the format can hold all events: no counters, no separate begins and ends without names."""
     texts = itertools.chain(targets.names.values(), *((label.name, label.category) for label in survey.labels))
     fit = all(len(text or "") <= _MAX_NAME_BYTES // 4 for text in texts)
     return fit and not survey.drafts and all(map(_label_fits, survey.labels))
@@ -157,7 +157,7 @@ def _pause(ts: int) -> bytes:
 def _records(
     survey: SurveyedTrace, targets: TrackTargets, texts: _Texts, events: np.ndarray, with_numbers: bool
 ) -> bytes:
-    """Return the records of some events: templates of their kinds, with times, places and numbers filled in."""
+    """Return the record of some events: templates of their kinds, with times, indices and numbers filled in."""
     labels = survey.label_of[events]
     numbers = survey.correlations[events]
     has_number = (numbers != NO_NUMBER) & with_numbers
@@ -197,7 +197,7 @@ def _records(
 
 
 def _template(label: EventLabel, has_number: bool, home: int, texts: _Texts) -> np.ndarray:
-    """Return the words of an event, int64, with 0 for what differs between events of one kind."""
+    """Return the words of an event, int64, with 0 where events of one kind differ."""
     args = [_arg("args.correlation", 0, texts)] if has_number else []
     values = _decode_args(label.args)
     if "device" in values and values["device"] is None:
@@ -215,7 +215,7 @@ def _template(label: EventLabel, has_number: bool, home: int, texts: _Texts) -> 
 
 
 def _flat(key: str, value: Any) -> Iterator[tuple[str, int | float | str]]:
-    """Args under the keys that the engine's JSON reader gives them."""
+    """Yield args under the keys that the engine's JSON reader gives them."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from _flat(f"{key}.{plain_text(name)}", item)
@@ -245,10 +245,10 @@ def _arg(name: str, value: int | float | str, texts: _Texts) -> bytes:
 
 
 class _Texts(dict[str, int]):
-    """Numbers for the texts that the engine knows at a place of the trace."""
+    """Numbers for texts that the engine has already received."""
 
     def begin(self, most: int) -> list[bytes]:
-        """Make room for `most` new texts; returns the list to which their records will be added."""
+        """Make room for `most` new texts; return the list that receives their records."""
         if len(self) + most > _MAX_TEXTS:
             self.clear()
         self[""] = 0
@@ -298,7 +298,7 @@ def json_chunks(*traces: tuple[SurveyedTrace, TrackTargets]) -> Iterator[bytes]:
 
 
 def _events(survey: SurveyedTrace, targets: TrackTargets) -> Iterator[bytes]:
-    """Yield the events, without what stands before the first and behind the last."""
+    """Yield the events, without the text before the first and after the last."""
     # An event is written as its track's head, its times and its draft.
     ids = zip(targets.pids.tolist(), targets.tids.tolist(), strict=True)
     heads = [b'},{"pid":%d,"tid":%d,"ts":' % pair for pair in ids]
@@ -321,7 +321,7 @@ def _events(survey: SurveyedTrace, targets: TrackTargets) -> Iterator[bytes]:
 
 
 def _drafts(survey: SurveyedTrace) -> Iterator[list[bytes]]:
-    """Drafts of events that their labels describe."""
+    """Yield lists of drafts of events, by their labels."""
     lines = []
     for label in survey.labels:
         keys = {"ph": label.phase, "cat": label.category, "name": label.name}
@@ -370,7 +370,7 @@ def _texts_us(times_ns: np.ndarray) -> list[bytes]:
 
 
 def _move(drafts: list[bytes], heads: list[bytes], survey: SurveyedTrace, targets: TrackTargets, span: slice) -> None:
-    """Put slices of a block on their lanes, and the flow events that belong to them."""
+    """Put slices of a block on their sub-tracks, with the flow events that belong to them."""
     tracks, starts_ns, lanes = survey.tracks[span], survey.starts_ns[span], survey.lanes[span].copy()
     for position in np.flatnonzero(lanes).tolist():
         drafts[position] = _with_home(drafts[position], int(targets.tids[tracks[position]]))

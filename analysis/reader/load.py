@@ -1,4 +1,4 @@
-"""Loads a trace file into the engine, and proves that it shows each slice of the file and no other."""
+"""Loading of a trace file into the engine, with a proof that it holds exactly the file's slices."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _that_fit(parts: Iterable[TracePart], name: str, event_bytes: int) -> Iterat
 def _without_many_stacks(
     parts: Iterable[TracePart], most: int, readers: tuple[PartReader, Pieces]
 ) -> Iterator[TracePart]:
-    """Yield the parts; behind so many stacks, no more are read."""
+    """Yield the parts; after so many stacks, read no more of them."""
     stacks, are_left_out = 0, False
     for part in parts:
         stacks += part.kept_stacks
@@ -170,12 +170,12 @@ def _stacks(surveyed: SurveyedTrace, targets: TrackTargets) -> Stacks:
 
 
 def is_large(events: int, all_args: bool) -> bool:
-    """Whether an engine that holds the events may need more than 4 GiB."""
+    """Return True if an engine that holds the events may need more than 4 GiB."""
     return events * _EVENT_BYTES[all_args] > _MAX_BYTES
 
 
 def check_memory(name: str, events: int, event_bytes: int, which: str = "") -> None:
-    """Refuses `events` that take `event_bytes` each at least, more memory than there is. Raises TraceError."""
+    """Refuse `events` of at least `event_bytes` each that exceed the memory. Raises TraceError."""
     available = available_bytes()
     needed = events * event_bytes
     if available is not None and needed > available:
@@ -184,7 +184,7 @@ def check_memory(name: str, events: int, event_bytes: int, which: str = "") -> N
 
 
 def checked(engine: TraceProcessor, info: TraceInfo) -> TraceInfo:
-    """`info` with the count of slices that the engine lacks. Raises EngineError if it shows what the file has not."""
+    """Return `info` with the number of lost slices. Raises EngineError if the engine has slices the file lacks."""
     expected = Counter(info.slices)
     slices, duration_ns, *counts = (int(column[0]) for column in engine.query(check_query(info)).values())
     shown = Counter(dict(zip(_counted(info), counts, strict=True)))

@@ -1,4 +1,4 @@
-"""An engine with a trace in it, from its file or the user's cache, and the value at which a query failed."""
+"""Engines with a loaded trace, from its file or the user's cache, and the value at which a query failed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def kept_key(path: str | os.PathLike[str], native_path: str | None, *options: ob
 
 
 def _read_kept(key: str, path: str | os.PathLike[str]) -> tuple[TraceInfo, memoryview] | None:
-    """Return the info of the file at `path`, and the state for `open_engine`; None if it is not kept."""
+    """Return the stored info of the file at `path`, and the state for `open_engine`; None if there is none."""
     content = read_entry(_FOLDER, key, _checksum)
     if content is None:
         return None
@@ -67,7 +67,7 @@ def _read_kept(key: str, path: str | os.PathLike[str]) -> tuple[TraceInfo, memor
 
 
 def _checksum(content: bytes | memoryview) -> bytes:
-    """Of 20 MB in 2 ms; a digest takes 25."""
+    """Return a checksum: of 20 MB in 2 ms; a digest takes 25."""
     return int(isal_zlib.crc32(content)).to_bytes(_CHECKSUM_BYTES, "little")
 
 
@@ -113,7 +113,7 @@ def open_trace(
 
 @contextmanager
 def values_named(engine: TraceProcessor, path: str | os.PathLike[str]) -> Generator[None, None, None]:
-    """Raise TraceError, with its name, for a value that the block's own queries cannot use."""
+    """Raise TraceError, with its name, for a value in the trace that a query of this block cannot use."""
     try:
         yield
     except QueryError as error:

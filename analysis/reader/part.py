@@ -1,4 +1,4 @@
-"""A block of events: decoded as far as it is needed, and kept as arrays and what many events have in common.
+"""Parts: a block of events, decoded as far as needed, as arrays and shared labels.
 
 Python stacks, flow events and memory events, most of many traces, are skipped by a decoder of their own.
 """
@@ -101,7 +101,7 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class QuickDecoder:
-    """Decodes each category into a type of its own; of a skipped category only the phase is decoded.
+    """A decoder with a type for each category; of a skipped category only the phase is decoded.
 
     All text is still checked to be JSON. Where the types do not fit (an unknown category, none, a number as text) there
     is no result; then the caller decodes the events otherwise and passes them to `learn`.
@@ -118,7 +118,7 @@ class QuickDecoder:
         self._pause = 0
 
     def decode(self, text: bytes | memoryview) -> tuple[TracePart, list[Any], bytes] | None:
-        """Return a part with counts alone, the events that are kept, and of each a place in `categories`.
+        """Return a part with counts alone, the events that are kept, and the index in `categories` of each.
 
         Raises what is in WRONG_TEXT.
         """
@@ -149,7 +149,7 @@ class QuickDecoder:
         return part, events, categories
 
     def _find_marks(self) -> None:
-        """Decode Python stacks whole from now on."""
+        """Decode Python stacks fully from now on."""
         self._marks = True
         self.categories.append(STACK_CATEGORY)
         self._types[STACK_CATEGORY] = kind = _type(STACK_CATEGORY, _KEPT)
@@ -203,7 +203,7 @@ _NO_CATEGORY = _type("molprof: no category", _FLOW)
 
 
 class EventLabel(NamedTuple):
-    """What many events have in common; of events kept as text only category and phase."""
+    """The properties that many events share; of events kept as text only category and phase."""
 
     category: str | None
     phase: str | None
@@ -236,7 +236,7 @@ class TracePart(msgspec.Struct):
 
 
 class WrongEventError(Exception):
-    """An event that decodes but cannot be right; its number in its block, 1 for the first, where that is known."""
+    """An event that decodes but must be wrong; with its number in its block, from 1, if known."""
 
     def __init__(self, reason: str, event: Any = None, number: int = 0) -> None:
         super().__init__(reason)
@@ -252,12 +252,12 @@ class WrongEventError(Exception):
 
 
 def numbered() -> defaultdict[Any, int]:
-    """Numbers for keys in order of appearance, from 0."""
+    """Return numbers for keys in order of appearance, from 0."""
     return defaultdict(itertools.count().__next__)
 
 
 class PartReader:
-    """Makes parts of blocks of events. kinds: those of all its parts, which grow, and their numbers."""
+    """A reader of blocks of events. kinds: those of all its parts, which grow, and their numbers."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
@@ -283,7 +283,7 @@ class PartReader:
         return part
 
     def leave_out_stacks(self) -> None:
-        """From the next part on."""
+        """Leave out Python stacks from the next part on."""
         self._wanted = Wanted(stacks=False, all_args=self._wanted.all_args)
         self._quick = QuickDecoder(stacks=False)
 
@@ -436,7 +436,7 @@ def _durations(events: list[Event]) -> np.ndarray:
 
 
 def _names(events: list[Event]) -> list[tuple[str, Id, Id, str]]:
-    """Return the names that metadata give: kind, pid, tid, text."""
+    """Return the names in metadata: kind, pid, tid, text."""
     names = []
     for event in events:
         if event.ph != "M" or event.name not in ("thread_name", "process_name"):

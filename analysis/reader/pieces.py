@@ -1,4 +1,4 @@
-"""Pieces of a trace's text, read by this process and of a long trace by a copy of it; their parts in file order."""
+"""Pieces of a trace's text, decoded by this process, and for a long trace by a fork too; parts in file order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SIZE = struct.Struct("Q")
 
 
 class Pieces:
-    """Reads pieces by `read`, and by a second reader if there is one; gives their parts in order.
+    """Decodes pieces with `read`, and with a second reader if there is one; gives their parts in order.
 
     None stands for a piece that is not whole events.
     """
@@ -49,11 +49,11 @@ class Pieces:
         self._parts: deque[Future[TracePart | None]] = deque()  # one per piece
 
     def have_room(self) -> bool:
-        """Whether another piece may be given before a part is taken."""
+        """Return True if another piece may be given before a part is taken."""
         return not self._parts or (self._second is not None and len(self._parts) < _MAX_WAITING)
 
     def give(self, text: memoryview) -> None:
-        """Has events, and what separates them, read by the process that has time."""
+        """Let the process that has time read some events, with their separator."""
         future = None
         with self._alone_at_its_end():
             future = None if self._second is None else self._second.submit(text)
@@ -77,12 +77,12 @@ class Pieces:
             yield self._parts.popleft().result()
 
     def leave_out_stacks(self) -> None:
-        """Tells the copy that Python stacks are not needed any more."""
+        """Tell the second reader that Python stacks are not needed any more."""
         if self._second is not None:
             self._second.leave_out_stacks()
 
     def forget(self) -> None:
-        """Drop all pieces that were given: one before them was not whole events."""
+        """Drop all given pieces: an earlier one was not whole events."""
         while self._parts:
             for _ in self.take(True):
                 pass
@@ -91,7 +91,7 @@ class Pieces:
             self.close()
 
     def close(self) -> None:
-        """End the copy."""
+        """End the second reader."""
         if self._second is not None:
             self._second.close()
             self._second = None
@@ -106,7 +106,7 @@ class Pieces:
 
 
 class SecondReader:
-    """The copy: text and parts go through shared memory, longer parts through a pipe. EOFError, OSError: it has ended.
+    """A forked reader: text and parts use shared memory, longer parts a pipe. EOFError, OSError: it has ended.
 
     No thread waits for its parts, which would take turns with this one: `collect` makes futures done.
     """
@@ -140,7 +140,7 @@ class SecondReader:
         return self._asked[-1][1]
 
     def collect(self, wait: bool) -> None:
-        """Take the parts that are there; with `wait` one at least."""
+        """Take the parts that are ready; with `wait` one at least."""
         while self._asked and (wait or self._arrival.poll(0)):
             (size,) = _SIZE.unpack_from(answer := self._connection.recv_bytes())
             slot, future = self._asked.popleft()
@@ -154,11 +154,11 @@ class SecondReader:
             wait = False
 
     def leave_out_stacks(self) -> None:
-        """From the part on that it begins next."""
+        """Leave out Python stacks from the next part that it begins."""
         self._text[-1] = 1
 
     def close(self) -> None:
-        """End it, whatever it does; what it has not read is to be read again."""
+        """End the fork at once; what it has not read must be read again."""
         self._copy.close()
         self._text.close()
         for _, future in self._asked:

@@ -1,4 +1,4 @@
-"""Where the tracks of a file and their lanes go in the engine: process and thread numbers, and names."""
+"""Targets of a file's tracks and sub-tracks in the engine: process and thread numbers, and names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOME_TID = "molprof_tid"
 
 
 def told_ranks(survey: SurveyedTrace) -> dict[Id, int]:
-    """Return the rank of each process of a merged trace that tells it.
+    """Return the rank of each process of a merged trace that names it.
 
     Empty unless several are told, and all that matter.
 
@@ -43,7 +43,7 @@ def told_ranks(survey: SurveyedTrace) -> dict[Id, int]:
 
 
 class TrackTargets(Struct, frozen=True):
-    """Where the tracks of the file go: arrays by track number."""
+    """Process and thread in the engine of each track of the file: arrays by track number."""
 
     pids: np.ndarray
     tids: np.ndarray
@@ -53,7 +53,7 @@ class TrackTargets(Struct, frozen=True):
 
 
 def find_places(survey: SurveyedTrace) -> TrackTargets:
-    """Give every track and lane the pid and tid under which the engine sees it."""
+    """Return the pid and tid under which the engine sees every track and sub-track."""
     made_up = itertools.count(_FIRST_MADE_UP)
     pids_by_id: dict[Id, int] = {}
     pids: list[int] = []
@@ -91,5 +91,5 @@ def find_places(survey: SurveyedTrace) -> TrackTargets:
 
 
 def _kept(value: Id) -> int:
-    """Return the id itself where the engine keeps it, else 0."""
+    """Return the id itself if the engine keeps it, else 0."""
     return value if isinstance(value, int) and 0 < value < _FIRST_MADE_UP else 0

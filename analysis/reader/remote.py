@@ -1,4 +1,4 @@
-"""Traces in other places: `s3://`, `gs://` and `http(s)://`, read by fsspec as streams, with its own credentials.
+"""Remote traces: `s3://`, `gs://` and `http(s)://`, read by fsspec as streams, with its own credentials.
 
 A place is a `Path` whose text is the address without what may be secret: a user, a password, the query. These are kept
 in this process alone, and no message has them.
@@ -41,12 +41,12 @@ def placed(path: str | os.PathLike[str]) -> Path:
 
 
 def is_remote(path: object) -> bool:
-    """Whether a path is of a file in another place."""
+    """Return True if a path is of a remote file."""
     return _ADDRESS.match(str(path)) is not None
 
 
 def has_secret(path: object) -> bool:
-    """Whether this process alone knows the whole address."""
+    """Return True if the address has secrets, which only this process knows."""
     return is_remote(path) and _address(path) != remote_text(path)
 
 
@@ -60,13 +60,13 @@ def _address(path: object) -> str:
 
 
 def opened(path: Path) -> tuple[io.BufferedReader, int | None]:
-    """Return the file at an address, read in order, and its size if it is told. Raises UsageError, TraceError."""
+    """Return the file at an address, to be read in order, and its size if known. Raises UsageError, TraceError."""
     raw = _RemoteFile(path)
     return io.BufferedReader(raw, 256 * 1024), raw.size
 
 
 def digest(path: Path) -> str:
-    """Return the hash of a file's bytes, as of one on this machine. Raises OSError."""
+    """Return the hash of a file's bytes, the same as of a local copy. Raises OSError."""
     hasher = hashlib.blake2b(digest_size=32)
     try:
         with opened(path)[0] as file:
@@ -78,7 +78,7 @@ def digest(path: Path) -> str:
 
 
 def listed(path: Path, endings: tuple[str, ...]) -> list[Path]:
-    """Return the files of a folder in a bucket that end so, in order of their names; none where it is no folder."""
+    """Return the files of a folder in a bucket with these endings, in order of their names; none if it is no folder."""
     scheme = remote_text(path).partition("://")[0]
     if scheme.startswith("http") or path.name.lower().endswith(endings):
         return []
@@ -91,7 +91,7 @@ def listed(path: Path, endings: tuple[str, ...]) -> list[Path]:
 
 
 def content(path: Path) -> bytes:
-    """Return the bytes of a small file, here or in another place. Raises OSError, TraceError, UsageError."""
+    """Return the bytes of a small file, local or remote. Raises OSError, TraceError, UsageError."""
     if not is_remote(path):
         return path.read_bytes()
     with opened(path)[0] as file:
@@ -99,7 +99,7 @@ def content(path: Path) -> bytes:
 
 
 def write_content(path: Path, data: bytes) -> None:
-    """Write a small file, here or in a bucket, whole or not at all. Raises UsageError, TraceError."""
+    """Write a small file, local or remote, whole or not at all. Raises UsageError, TraceError."""
     if not is_remote(path):
         with replacing(path) as part:
             part.write_bytes(data)
@@ -114,7 +114,7 @@ def write_content(path: Path, data: bytes) -> None:
 
 
 class _RemoteFile(io.RawIOBase):
-    """What fsspec opens. An end before the size that the place told is an error."""
+    """A file that fsspec opens. An end before its stated size is an error."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ _AGAIN = "repeat the command; or copy the file here"
 
 
 def _system(scheme: str) -> Any:
-    """Return the file system of a scheme, which keeps no lists of files."""
+    """Return the file system of a scheme, without caches of listings."""
     import fsspec
 
     options = {"skip_instance_cache": True} if scheme in ("s3", "gs") else {}

@@ -1,4 +1,4 @@
-"""The text of a trace file: its format found by content, decompressed in a thread of its own, in bounded blocks."""
+"""The text of a trace file: its format found by content, decompressed in a separate thread, in bounded blocks."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _HINT = "copy or record the file again, or read the intact part with --partial"
 
 
 class Packing(Struct, frozen=True):
-    """A compression: its name, what each member begins with, and its decompressor (as bz2.BZ2Decompressor)."""
+    """A compression: its name, the first bytes of each member, and its decompressor (as bz2.BZ2Decompressor)."""
 
     name: str
     magic: re.Pattern[bytes]
@@ -90,7 +90,7 @@ PACKINGS = (
 
 
 def ahead(blocks: Iterator[bytes]) -> Generator[bytes, None, None]:
-    """Yield the blocks. The thread starts with the first, and ends when this is closed."""
+    """Yield the blocks, read ahead by a thread that starts with the first and ends when this is closed."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         waiting: deque[Future[bytes | None]] = deque(pool.submit(next, blocks, None) for _ in range(_WAITING_BLOCKS))
         while (block := waiting.popleft().result()) is not None:
@@ -99,7 +99,7 @@ def ahead(blocks: Iterator[bytes]) -> Generator[bytes, None, None]:
 
 
 class _Stream(io.FileIO):
-    """A pipe, a terminal or the like. It says so when it waits or reads long, and waits no more when `is_left`."""
+    """A pipe, terminal or the like. It reports long waits and long reading, and ends when `is_left`."""
 
     label = ""
     is_left = is_told = False
@@ -129,7 +129,7 @@ class _Stream(io.FileIO):
 
 
 def _opened(path: Path) -> tuple[io.BufferedReader, int | None]:
-    """Return the file, and its size; None where that is not known before its end."""
+    """Return the file, and its size; None if that is unknown before its end."""
     if is_remote(path):
         return opened(path)
     if not is_stream(path):
@@ -160,7 +160,7 @@ class TraceSource:
         self._first = b""
 
     def peek(self) -> bytes:
-        """Return the first bytes, which read() returns again."""
+        """Return the first bytes, which `read` returns again."""
         while len(self._first) < _HEAD_BYTES and (more := self._file.read(_HEAD_BYTES - len(self._first))):
             self._first += more
         return self._first
@@ -175,7 +175,7 @@ class TraceSource:
 
 @contextmanager
 def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[TraceSource, None, None]:
-    """Open the trace at `path`, `-` for standard input; `args_of` is what is read of packets (`chrome_text`).
+    """Open the trace at `path`, `-` for standard input; `args_of`: the args to read of packets (`chrome_text`).
 
     It, or `blocks` behind the rest, raises TraceError; UsageError where there is no file to read.
     """
@@ -220,7 +220,7 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[TraceSou
 
 
 def _within_memory(name: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the blocks. Raises TraceError before what is read takes all memory, as of a stream without an end."""
+    """Yield the blocks. Raises TraceError before they take all memory, as of an endless stream."""
     read_bytes, looked = 0, 0
     for block in blocks:
         read_bytes += len(block)
@@ -237,7 +237,7 @@ def _is_json(head: bytes) -> bool:
 
 
 def refuse_folder(path: Path) -> None:
-    """Raise UsageError where a folder is given for a trace; the hint names those in it."""
+    """Raise UsageError if the path of a trace is a folder; the hint names traces in it."""
     if not path.is_dir():
         return
     names = [item.name for item in traces_in(path) if not is_other(item)]
@@ -260,7 +260,7 @@ def _refuse_others(name: str, head: bytes) -> None:
 
 
 def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterator[bytes]:
-    """Yield the text of what `read` gives, in blocks.
+    """Yield the text of the bytes that `read` returns, in blocks.
 
     Raises TraceError with the position of the damage, after the rest is yielded.
     """
@@ -308,7 +308,7 @@ _RECORDS_SHAPES = re.compile(rb'"record_shapes"\s*:\s*(1|true)')
 
 
 def head_of(path: Path) -> bytes | None:
-    """Return the beginning of a trace, of a native one empty; None of another file. A damaged trace is one."""
+    """Return the beginning of a trace, empty of a native one; None if the file is none. A damaged trace counts."""
     head = bytearray()
     try:
         return _read_head(path, head)
@@ -330,17 +330,17 @@ def _read_head(path: Path, head: bytearray) -> bytes | None:
 
 
 def records_shapes(path: Path) -> bool:
-    """Whether a file says before its events that arguments of operators are in it; a stream is not read for that."""
+    """Return True if a file says before its events that it has operators' arguments; False for streams, unread."""
     return not is_stream(path) and _RECORDS_SHAPES.search(head_of(path) or b"") is not None
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a file begins as a trace does."""
+    """Return True if a file begins as a trace does."""
     return head_of(path) is not None
 
 
 def is_other(path: Path) -> bool:
-    """Whether a file is whole, and no trace."""
+    """Return True if a file is whole, and no trace."""
     head = bytearray()
     try:
         if _read_head(path, head) is None:
@@ -356,7 +356,7 @@ def is_other(path: Path) -> bool:
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """Return the files of a folder that are named as traces, in order of their names."""
+    """Return the files of a folder with names of traces, in order of their names."""
     return sorted(item for item in folder.iterdir() if item.name.lower().endswith(ENDINGS) and item.is_file())
 
 

@@ -1,4 +1,4 @@
-"""One pass over a trace: times, tracks, counts of all events as arrays, and lanes for slices that partly overlap."""
+"""Survey: one pass over a trace, with times, tracks and counts of all events as arrays, and sub-tracks for overlaps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOVES_FOR = "user_annotation", STACK_CATEGORY
 
 
 class ExportedOrder(Struct, frozen=True):
-    """How the events of an exported trace were placed."""
+    """The placement of events in an exported trace."""
 
     origin_ns: int = 0  # added to its times, the time in the file that was exported
     lanes: list[tuple[int, int, int]] = []  # process and thread number of each, and the thread number of its own track
@@ -42,7 +42,7 @@ class ExportedOrder(Struct, frozen=True):
 
 
 class SurveyedTrace(Struct):
-    """What is known of a trace before it is fed.
+    """A trace after the survey, before it is fed.
 
     The arrays have one entry per event that is fed, in file order. `drafts` holds the events that labels do not
     describe, as compressed JSON lines without times and places.
@@ -75,7 +75,7 @@ class SurveyedTrace(Struct):
     stack_names: list[str] = field(default_factory=list)
 
     def release(self) -> None:
-        """Frees the arrays: the engine needs their memory for the end of its reading."""
+        """Free the arrays: the engine needs their memory for the end of its reading."""
         self.starts_ns = self.durations_ns = self.order = self.correlations = _NOTHING
         self.tracks = self.lanes = self.label_of = _NOTHING
         return_freed()
@@ -87,7 +87,7 @@ class SurveyedTrace(Struct):
             yield isal_zlib.decompress(self.drafts.pop())
 
     def has_label(self, wanted: Iterable[bool]) -> np.ndarray:
-        """Which events have a label that is wanted: array of bool. wanted: one value per label."""
+        """Return True for events with a wanted label: array of bool. wanted: one value per label."""
         wanted_labels: np.ndarray = np.fromiter(wanted, dtype=np.bool_, count=len(self.labels))
         return np.asarray(wanted_labels[self.label_of])
 
@@ -174,7 +174,7 @@ def survey(
 
 
 def _set_stacks_aside(trace: SurveyedTrace, most: int) -> int:
-    """Take the Python stacks out of what is fed, and keep them unless there are more than `most`.
+    """Remove the Python stacks from the fed events, and keep them unless there are more than `most`.
 
     Returns how many complete events it took. Those that mark phases are fed too.
     """
@@ -223,7 +223,7 @@ def _exported(path: str, keys: Mapping[str, Any]) -> ExportedOrder:
 def _labelled(
     parts: list[TracePart], tracks: dict[Any, int], homes: Mapping[Any, Any]
 ) -> tuple[list[EventLabel], np.ndarray, np.ndarray, int]:
-    """All labels; of each event its label and its track, arrays of int32; how many have a long name or category.
+    """Return all labels; each event's label and track, arrays of int32; and the number of long names or categories.
 
     homes: the track of each lane of an exported trace; its events are on that track.
     """
@@ -250,7 +250,7 @@ def _labelled(
 
 
 def _joined(parts: list[TracePart], name: str, kind: Any) -> np.ndarray:
-    """Return an array of all parts, which lose theirs."""
+    """Return an array joined from all parts, which lose theirs."""
     arrays = [np.empty(0, dtype=kind), *(getattr(part, name) for part in parts)]
     for part in parts:
         setattr(part, name, _NOTHING)

@@ -40,7 +40,7 @@ def plain_text(text: str) -> str:
 
 
 def bounded(text: str) -> str:
-    """Return the text, of a long one its beginning, length and hash; no longer than MOST_CHARACTERS."""
+    """Return the text; of a long one beginning, length and hash, no longer than MOST_CHARACTERS."""
     if len(text) <= MOST_CHARACTERS:
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -58,7 +58,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def plain_lines(text: bytes) -> bytes:
-    """JSON lines in the form that the engine keeps."""
+    """Return JSON lines in the form that the engine keeps."""
     if _NO_DEVICE in text:
         # A device, unlike a missing one; the engine has no null. Quotes inside a text are escaped.
         text = text.replace(_NO_DEVICE, b'"device":"None"')
@@ -87,7 +87,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def _changed(text: bytes) -> np.ndarray:
-    """Return whether the engine may change each byte of JSON lines; bytes of other long numbers are marked too."""
+    """Return True for bytes of JSON lines that the engine may change, and for bytes of other long numbers."""
     padding = np.zeros(_PADDING, dtype=np.uint8)
     data = np.concatenate([padding, np.frombuffer(text, dtype=np.uint8), padding])
     is_digit = (data - _ZERO) < 10  # uint8: smaller characters wrap around

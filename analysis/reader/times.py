@@ -53,7 +53,7 @@ def nanoseconds(texts: Sequence[bytes]) -> np.ndarray:
 
 
 def _of_one_layout(texts: Sequence[bytes]) -> np.ndarray | None:
-    """Return the same where all numbers have their point in the same place, as the times of a trace do; else None."""
+    """Return the same if all numbers have their point at the same position, as times of a trace do; else None."""
     joined = b",".join(texts) + b","
     width = len(joined) // len(texts)
     point = joined.find(b".", 0, width)
@@ -71,7 +71,7 @@ def _of_one_layout(texts: Sequence[bytes]) -> np.ndarray | None:
 
 @functools.lru_cache(maxsize=256)
 def _powers(width: int, point: int) -> np.ndarray:
-    """Return the value in ns of each digit of a number, int64; 0 at the point and behind the last digit."""
+    """Return the value in ns of each digit of a number, int64; 0 for the point and after the last digit."""
     exponents = [*range(_MAX_DECIMALS + point - 1, _MAX_DECIMALS - 1, -1), *range(_MAX_DECIMALS - 1, -1, -1)]
     powers = [10**exponent for exponent in exponents]
     return np.array([*powers[:point], 0, *powers[point : width - 2], 0], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Formats: a document in, one string out. A format is one module with `render(document)`, and one line here."""
+"""Formats: each renders a document to one string, by one module with `render(document)` and one line here."""
 
 from __future__ import annotations
 

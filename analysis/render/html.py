@@ -65,7 +65,7 @@ def render(document: Document) -> str:
 
 
 def _views(sections: Sequence[Section], used: set[str]) -> Iterator[dict[str, Any]]:
-    """Sections as the template shows them, with an id, a drawn plot if its data is recorded, and their parts."""
+    """Yield sections as the template shows them, with an id, a drawn plot if its data is recorded, and their parts."""
     for section in sections:
         name = section.name or re.sub(r"\W+", "-", section.title.lower(), flags=re.ASCII).strip("-") or "section"
         while name in used:
@@ -81,7 +81,7 @@ def _views(sections: Sequence[Section], used: set[str]) -> Iterator[dict[str, An
 
 
 def _styles(views: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Style elements and attributes of plots."""
+    """Yield style elements and attributes of plots."""
     for view in views:
         yield from map(unescape, re.findall(r'(?: style="|<style[^>]*>)([^"<]*)', view["svg"] or ""))
         yield from _styles(view["parts"])

@@ -1,4 +1,4 @@
-"""Documents as JSON: what a terminal would obey stands as JSON's own escapes, so values stay the same."""
+"""Documents as JSON: control characters are escaped as JSON does, so that values stay the same."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _LONGEST_CELL = 80
 
 
 def render(document: Document) -> str:
-    """Return the document, ending with a newline; headings as they fit into a pull request or a comment."""
+    """Return the document, ending with a newline; its headings suit a pull request or a comment."""
     blocks = [f"## {literal(document.title)}"] if document.title else []
     warnings = [f"> **Warning:** {literal(line)}" for line in document.warnings]
     summary = [_list(document.summary)] if document.summary else []
@@ -73,7 +73,7 @@ def _row(cells: Sequence[str], table: Table, marked: bool = False) -> str:
 
 
 def _cell(cell: str, column: Column, whole: bool) -> str:
-    """Spaces before a name say that it belongs to the one above."""
+    """Return a cell; leading spaces of a name say that it belongs to the one above."""
     text = cell.strip()
     indent = "" if column.numeric or not text else "&nbsp;" * (len(cell) - len(cell.lstrip(" ")))
     return indent + literal(text if whole else cut(text, _LONGEST_CELL, column.unit))

@@ -1,4 +1,4 @@
-"""Documents for a terminal: aligned, at most 100 columns wide. A table that is wider is split, its keys repeated.
+"""Documents for a terminal: aligned, at most 100 columns wide. A wider table is split, its keys repeated.
 
 Results of queries are as wide as they are, but where the terminal is known their lines are cut to it.
 """
@@ -64,7 +64,7 @@ def render(document: Document, terminal: int | None = None) -> str:
 
 
 def _shorter(sections: list[Section]) -> Iterator[list[Section]]:
-    """Yield the sections, then without ever more of their spare rows, those of the last section first."""
+    """Yield the sections, then again with ever fewer of their spare rows, those of the last section first."""
     yield sections
     shown: list[list[Section]] = [[section] for section in sections]
     gone: list[set[int]] = [set() for _ in sections]
@@ -80,12 +80,12 @@ def _shorter(sections: list[Section]) -> Iterator[list[Section]]:
 
 
 def shown_sections(sections: Iterable[Section]) -> Iterator[Section]:
-    """Those that text formats show: no plots, nothing that only a page has."""
+    """Yield the sections that text formats show: no plots, nothing that only a page has."""
     return (section for section in sections if not section.page_only and section.plot is None)
 
 
 def shown_rows(section: Section) -> tuple[list[list[str]], tuple[str, ...]]:
-    """Return the texts of a section's rows, the first ones of a detail, and a note on how many more there are."""
+    """Return a section's rows as text, only the first ones of details, and a note on how many more there are."""
     table = section.table
     if table is None:
         return [], ()
@@ -127,7 +127,7 @@ def _pieces(table: Table, rows: Sequence[Sequence[str]], room: int) -> list[_Pie
 
 
 def _groups(table: Table) -> Iterator[range]:
-    """Return the columns that stand together, without the keys."""
+    """Yield groups of columns that must not be separated, without the keys."""
     count = len(table.columns)
     starts = [index for index in range(table.keys, count) if index == table.keys or not table.columns[index].joined]
     return (range(*ends) for ends in itertools.pairwise([*starts, count]))
@@ -145,7 +145,7 @@ def _left_out(widths: _Piece, table: Table, room: int) -> set[int]:
 
 
 def _least(index: int, table: Table) -> int:
-    """Return the width to which a column is cut before a table is split; numbers are not cut."""
+    """Return the width down to which a column is cut before a table is split; numbers are not cut."""
     column = table.columns[index]
     is_key = index < table.keys and column.unit != "path"  # the end of a path tells it from others
     return WIDTH if column.numeric else _SHORTEST_KEY if is_key else _SHORTEST
@@ -157,7 +157,7 @@ def _surplus(piece: _Piece, table: Table, room: int) -> int:
 
 
 def _gap(column: Column) -> int:
-    """Spaces before a column."""
+    """Return the number of spaces before a column."""
     return 1 if column.joined else 2
 
 
@@ -220,7 +220,7 @@ def _text(table: Table, rows: Sequence[Sequence[str]], piece: _Piece, room: int,
 
 
 def _lines_of(text: str, size: int, unit: Unit, table: Table) -> list[str]:
-    """Return a cell in lines of at most `size` columns: words go over a few lines; names, paths and numbers are cut."""
+    """Return a cell in lines of at most `size` columns: text is wrapped; names, paths and numbers are cut."""
     text = escaped(text)
     if unit != "text" or table.wide or width(text) <= size:
         return [cut(text, size, unit)]
@@ -232,7 +232,7 @@ def _lines_of(text: str, size: int, unit: Unit, table: Table) -> list[str]:
 
 
 def _pair(row: Sequence[str], table: Table, piece: _Piece, columns: int) -> Iterator[str]:
-    """Yield a name and what there is to say about it, in as many lines as that needs."""
+    """Yield a name and its text, in as many lines as that needs."""
     head = _line(row[:1], table, {0: piece[0]})
     indent = len(_INDENT) + piece[0] + _gap(table.columns[1])
     room = (NARROW if table.narrow else columns) - indent
@@ -247,7 +247,7 @@ def _notes(notes: Iterable[str], room: int) -> list[str]:
 
 
 def _words(value: str, size: int, indent: str = "") -> list[str]:
-    """`value` in lines of at most `size` columns, all but the first indented; a longer word has a line of its own."""
+    """Return `value` in lines of at most `size` columns, all but the first indented; longer words alone."""
     lines, line = [], ""
     for word in _NUMBER.sub("\xa0", value).split(" "):
         if line and width(line) + 1 + width(word) > size:

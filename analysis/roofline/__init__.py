@@ -1,1 +1,1 @@
-"""How fast recorded work could be: FLOPs and least bytes of operators, peaks of devices, and what separates them."""
+"""How fast recorded work could be: FLOPs and least bytes of operators, peaks of devices, and the losses between."""

@@ -37,7 +37,7 @@ _RANK = {name: rank for rank, name in enumerate((*_ORDER, "double"))}
 
 
 def work_of(operator: str, operands: Operands, listed_bytes: int | None = None) -> LeastWork | None:
-    """Return the least work of a call with these arguments; None without a formula for the operator, or without shapes.
+    """Return the least work of a call with these arguments; None without a formula, or without shapes.
 
     listed_bytes: bytes of an element of listed tensors, whose type is not recorded.
     """
@@ -73,7 +73,7 @@ def _result_type(operands: Operands) -> str:
 
 
 def _broadcast(shapes: Iterable[tuple[int, ...]]) -> int:
-    """Elements of the result. Raises ValueError where the shapes do not fit."""
+    """Return the number of elements of the result. Raises ValueError where the shapes do not fit."""
     sizes: list[int] = []
     for shape in shapes:
         sizes = [1] * (len(shape) - len(sizes)) + sizes
@@ -279,7 +279,7 @@ def _multinomial(operands: Operands) -> LeastWork:
 
 
 def _touched(operands: Operands) -> LeastWork:
-    """Return a kernel that inductor wrote, of whole tensors: each that it is given is read or written at least once."""
+    """Return the least work of a kernel of inductor: it reads or writes each given tensor at least once."""
     return LeastWork(FUSED, None, sum(item.bytes for item in operands if item.is_tensor), 0)
 
 
@@ -391,7 +391,7 @@ LISTED = frozenset({"aten::cat"})
 
 
 def _by_prefix(operator: str) -> Formula | None:
-    """Of operators whose names go on as their program wants."""
+    """Return the formula of an operator whose name has a program's suffix."""
     if not operator.startswith(("triton_poi_", "triton_red_", "triton_per_")):
         return None
     return None if _PARTLY.search(operator) else _touched

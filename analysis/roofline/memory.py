@@ -1,4 +1,4 @@
-"""What a run needs of memory by its model: weights, KV cache and logits, for any number of rows and tokens."""
+"""Memory of a run by its model: weights, KV cache and logits, for any number of rows and tokens."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _WIDE_BYTES = 4
 
 
 class Needs(NamedTuple):
-    """Bytes. A token's cache is that of all layers; None where its shape is not recorded."""
+    """Memory needs, bytes. A token's cache is that of all layers; None where its shape is not recorded."""
 
     weights: int
     cache_of_token: int | None
     logits_of_row: tuple[int, int, int]  # in the model's type, and the copies of this step and of the one before
 
     def of(self, rows: int, tokens: int) -> int | None:
-        """With so many sequences of so many tokens, padding included."""
+        """Return the bytes for so many sequences of so many tokens, padding included."""
         if self.cache_of_token is None:
             return None
         return self.weights + rows * (tokens * self.cache_of_token + sum(self.logits_of_row))

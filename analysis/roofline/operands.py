@@ -1,4 +1,4 @@
-"""What operators were called with: shapes, strides, types and values of their arguments, as torch.profiler records."""
+"""Arguments of operators: shapes, strides, types and values, as torch.profiler records them."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ class Operand(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Elements; 1 for a number in a tensor."""
+        """Number of elements; 1 for a tensor of one number."""
         return math.prod(self.shape)
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of an element. Raises KeyError where the type is none of tensors."""
+        """Bytes of an element. Raises KeyError if the type is not one of tensors."""
         return ELEMENT_BYTES[self.type]
 
     @property
     def bytes(self) -> int:
-        """Bytes of its elements that differ in memory: one of an expanded dimension counts once."""
+        """Bytes of its elements that differ in memory; an expanded dimension counts once."""
         if len(self.strides) != len(self.shape):
             return self.elements * self.element_bytes
         return self.element_bytes * math.prod(
@@ -90,7 +90,7 @@ Operands = tuple[Operand, ...]
 
 
 def read_operands(engine: TraceProcessor, wanted: Collection[int]) -> dict[int, Operands]:
-    """Return the arguments, by slice, of those of these operators whose shapes were recorded (record_shapes=True).
+    """Return the arguments of these operators by slice, where recorded (record_shapes=True).
 
     An operator with a size that no tensor can have is left out too. The trace must be loaded with all arguments.
     """
@@ -108,7 +108,7 @@ def read_operands(engine: TraceProcessor, wanted: Collection[int]) -> dict[int, 
 
 
 def arguments_text(operands: Operands) -> str:
-    """Shapes of tensors, those of lists too, such as `16x16x559x64, 1x1x559x64`."""
+    """Return shapes of tensors as text, those in lists too, such as `16x16x559x64, 1x1x559x64`."""
     shapes = (shape for item in operands for shape in (item.parts or (item.shape,)))
     return ", ".join("x".join(map(str, shape)) for shape in shapes if shape)
 
@@ -134,7 +134,7 @@ def _operands(arguments: dict[tuple[str, int], list[tuple[tuple[int, ...], int |
 
 
 def _size(value: int | str) -> int:
-    """Raise ValueError for what is no size of a tensor."""
+    """Return the size of a tensor's dimension. Raises ValueError for what is none."""
     if not isinstance(value, int) or not 0 <= value <= _MOST:
         raise ValueError(f"{value!r} is no size of a tensor")
     return value

@@ -1,4 +1,4 @@
-"""What devices can do at most, by the names that torch gives them: dense products, other arithmetic, memory."""
+"""Peaks of devices, by the names that torch gives them: dense products, other arithmetic, memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = (MEMORY, "bf16", "fp16", "tf32", "fp8", "int8", "fp32", "fp64")
 
 @dataclass(frozen=True)
 class Peaks:
-    """What one device can do in a second, at most."""
+    """The peak rates of one device, per second."""
 
     name: str
     source: str
@@ -42,7 +42,7 @@ class Peaks:
 def _peaks(
     source: str, memory: float, bf16: float | None, fp32: float, gb: float | None = None, **others: float
 ) -> Peaks:
-    """fp16 is as fast as bf16 where it is not among the others."""
+    """Return peaks; fp16 is as fast as bf16 unless given."""
     halves = {} if bf16 is None else {"bf16": bf16, "fp16": bf16}
     return Peaks("", source, {**halves, "fp32": fp32, **others}, memory, gb)
 

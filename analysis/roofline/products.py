@@ -1,4 +1,4 @@
-"""FLOPs and least bytes of matrix products, convolutions and attention; `LeastWork`, which is what formulas give."""
+"""FLOPs and least bytes of matrix products, convolutions and attention; `LeastWork`, the result of all formulas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MATMUL, CONVOLUTION, ATTENTION = "matrix product", "convolution", "attention"
 
 
 class LeastWork(Struct, frozen=True):
-    """What one call of an operator must do."""
+    """The least work of one call of an operator."""
 
     family: str
     flops: int | None  # None: not counted, as memory bounds it
@@ -38,7 +38,7 @@ Formula = Callable[[Operands], LeastWork]
 
 
 def product(first: Operand, second: Operand, others: Iterable[Operand] = (), out_bytes: int | None = None) -> LeastWork:
-    """[..., m, k] x [..., k, n], batches alike. others: what is added. out_bytes: of an element, else as `first`."""
+    """Return the work of [..., m, k] x [..., k, n]. others: added tensors. out_bytes: per element, else as `first`."""
     *batch, rows, inner = first.shape
     columns = second.shape[-1]
     if second.shape[-2] != inner or list(second.shape[:-2]) != batch:
@@ -55,7 +55,7 @@ def product(first: Operand, second: Operand, others: Iterable[Operand] = (), out
 
 
 def scaled(operands: Operands) -> LeastWork:
-    """_scaled_mm(a, b, scale_a, scale_b, bias, scale_result, out_dtype, ...): its output has 16 bits."""
+    """Return the work of _scaled_mm(a, b, scale_a, scale_b, bias, scale_result, out_dtype, ...): a 16-bit output."""
     scales = [item for item in operands[2:6] if item.is_tensor]
     return product(operands[0], operands[1], scales, out_bytes=2)
 

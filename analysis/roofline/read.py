@@ -1,4 +1,4 @@
-"""The work of a trace beside what it must do at least: by operator and arguments, and as steps from the least time."""
+"""Roofline of a trace: recorded work against its least time, by operator and arguments, and as a sum of losses."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ class CallGroup:
 
     @property
     def tflops(self) -> float | None:
-        """Achieved, 10^12 FLOPs per second."""
+        """Achieved rate, 10^12 FLOPs per second."""
         flops = self.work.flops if self.work else None
         return None if flops is None or not self.gpu_ns else flops * self.calls / self.gpu_ns / 1e3
 
     @property
     def tbps(self) -> float | None:
-        """Achieved, 10^12 bytes per second."""
+        """Achieved rate, 10^12 bytes per second."""
         return None if self.work is None or not self.gpu_ns else self.work.bytes * self.calls / self.gpu_ns / 1e3
 
 
 @dataclass(frozen=True)
 class RooflinePart:
-    """A span of the way from the least time to the recorded one."""
+    """A part of the sum from the least time to the recorded one."""
 
     name: str
     ns: float
@@ -97,7 +97,7 @@ Captured = Sequence[tuple[int, str, Operands]]
 def read_roofline(
     engine: TraceProcessor, info: TraceInfo, given: Sequence[str] = (), captured: Mapping[int, Captured] | None = None
 ) -> Roofline:
-    """Return the roofline of the device that works most. given: peaks in place of those known (`peaks_of`).
+    """Return the roofline of the device with most work. given: peaks in place of those known (`peaks_of`).
 
     captured: by a piece of a graph's work, the operators that made it when the graph was captured.
     The trace must be loaded with Python stacks and all arguments. Raises TraceError where no GPU work is recorded.
@@ -138,7 +138,7 @@ def read_roofline(
 
 
 def _busiest(work: Frame) -> tuple[Frame, int]:
-    """Return the work of the device with most of it, and how many others there are."""
+    """Return the work of the device with most of it, and the number of other devices."""
     devices = work["device"]
     names, index_of = np.unique(devices.astype(str), return_inverse=True)
     total = np.bincount(index_of, weights=work["dur"])
@@ -177,7 +177,7 @@ def read_pieces(engine: TraceProcessor, info: TraceInfo, given: Sequence[str] = 
 
 @dataclass(frozen=True)
 class _OperatorCalls:
-    """Operators that work comes from: those around each, the innermost first; names and arguments."""
+    """Operators that started work: the callers of each, the innermost first; names and arguments."""
 
     chains: Mapping[int, tuple[int, ...]]
     names: Mapping[int, str]
@@ -265,7 +265,7 @@ def _grouped(work: Frame, calls: _OperatorCalls, peaks: Peaks) -> tuple[tuple[Ca
 
 
 def listed_bytes(work: Frame) -> dict[int, int]:
-    """Bytes of an element of the tensors that operators list, by operator, as their kernels name the type."""
+    """Return bytes per element of tensors in operators' lists, by operator, as their kernels name the type."""
     each = zip(work["operator_id"].tolist(), work["name"].tolist(), strict=True)
     return {item: int(match[1]) for item, name in each if (match := _OPAQUE.search(name or ""))}
 

@@ -1,4 +1,4 @@
-"""One operator of a trace as a program of its own: its arguments with random data, and the time of a call."""
+"""One operator of a trace as a separate program: its arguments with random data, and the time of a call."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ NATIVE_PATH_VARIABLE = "MOLPROF_TRACE_PROCESSOR"
 def open_engine(
     native_path: str | None = None, memory64: bool = False, state: memoryview | None = None
 ) -> TraceProcessor:
-    """Start a trace processor that holds no trace yet, or what the embedded one held that gave `state`.
+    """Start a trace processor without a trace, or with that of a kept `state` of the embedded one.
 
     native_path: a `trace_processor_shell` binary; by default the one in MOLPROF_TRACE_PROCESSOR, else the embedded one.
     memory64: the embedded module that can hold more than 4 GiB, which is slower; the native one always can.
@@ -40,7 +40,7 @@ def open_engine(
 
 
 def engine_version() -> str:
-    """Return what names the embedded trace processor in keys of the cache. Raises EngineError."""
+    """Return the version of the embedded trace processor for cache keys. Raises EngineError."""
     from molprof.analysis.trace_processor.wasm import find_wasm
 
     path = find_wasm(False)

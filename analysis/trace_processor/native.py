@@ -14,7 +14,7 @@ _HINT = (
 
 
 class NativeTransport:
-    """Starts the binary through the `perfetto` package and talks to its `/rpc` address.
+    """A native trace processor, started by the `perfetto` package, that is used over its `/rpc` address.
 
     `/rpc` takes the same bytes as the embedded module. The package's own methods cannot register a SQL package.
     """

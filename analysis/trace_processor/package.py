@@ -18,19 +18,19 @@ class Query(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What the trace processor is asked."""
+        """The SQL text with its includes."""
         return f"INCLUDE PERFETTO MODULE {PACKAGE}.{self.module};\n{self.sql}"
 
 
 def query_rows(engine: TraceProcessor, query: Query) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
-    """Column names and rows."""
+    """Return column names and rows."""
     columns = engine.query(query.text)
     # tolist() gives Python's own int and float, which json and formatting treat as such.
     return tuple(columns), tuple(zip(*(column.tolist() for column in columns.values()), strict=True))
 
 
 def query_dicts(engine: TraceProcessor, query: Query) -> list[dict[str, Any]]:
-    """Rows by column name."""
+    """Return rows by column name."""
     columns, rows = query_rows(engine, query)
     return [dict(zip(columns, row, strict=True)) for row in rows]
 

@@ -63,7 +63,7 @@ def text(fields: Fields, number: int) -> str:
 
 
 def numbers(packed: bytes) -> np.ndarray:
-    """Packed integers, int64."""
+    """Return packed integers as int64."""
     import numpy as np  # heavy
 
     raw = np.frombuffer(packed, np.uint8)
@@ -122,7 +122,7 @@ _CELLS, _INTEGERS, _FLOATS, _BLOBS, _TEXTS = 1, 2, 3, 4, 5
 
 
 def to_columns(names: Sequence[str], batches: Iterable[Fields]) -> Columns:
-    """Columns from `CellsBatch` messages; a name that occurs twice gets a suffix: `name`, `name:1`."""
+    """Return columns of `CellsBatch` messages; a name that occurs twice gets a suffix: `name`, `name:1`."""
     import numpy as np  # heavy
 
     width = len(names)

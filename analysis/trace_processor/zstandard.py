@@ -1,4 +1,4 @@
-"""Zstandard: from Python 3.14 on in the standard library."""
+"""Zstandard decompression: from Python 3.14 on in the standard library."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The Perfetto UI on this machine: the trace as the reader kept it, what to show of it, and who serves both."""
+"""The Perfetto UI on this machine: the trace as the reader kept it, the tracks to show, and the server."""

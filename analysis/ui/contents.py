@@ -1,4 +1,4 @@
-"""What is worth a look in a trace: strips of slices to show above it, and where to zoom."""
+"""Highlights of a trace for the UI: strips of slices to show above it, and the range to zoom to."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class SequenceTrack:
-    """A token track, and what its recorded steps span."""
+    """A token track, and the range of its recorded steps."""
 
     number: int
     batch: int
@@ -134,7 +134,7 @@ class SequenceTrack:
 
 @dataclass(frozen=True)
 class ViewTarget:
-    """Where the user asked to look; None: not asked."""
+    """The user's choice of the first view; None: not chosen."""
 
     step: int | None = None  # number as the trace has it, else counted from 0
     token: int | None = None  # position in `molecule`, by default in the first
@@ -143,7 +143,7 @@ class ViewTarget:
 
 @dataclass(frozen=True)
 class Contents:
-    """What there is to show of one file."""
+    """The highlights of one file."""
 
     strips: list[Strip]  # those with slices, in the order in which they are shown, of MAX_STREAMS devices at most
     idle_devices: int  # of how many there are
@@ -153,7 +153,7 @@ class Contents:
 
 
 def read_contents(engine: TraceProcessor, path: str, place: ViewTarget, files: int = 1) -> Contents:
-    """Read what is worth a look in one of `files` traces that are shown together.
+    """Return the highlights of one of `files` traces that are shown together.
 
     Raises UsageError where the trace lacks the step, token or molecule of `place`.
     """

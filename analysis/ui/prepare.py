@@ -1,4 +1,4 @@
-"""One trace or several, ready for the UI: a file with what the reader kept, and the view that the UI opens with.
+"""Preparation of traces for the UI: a file of the reader's events, and the first view.
 
 The view is pinned tracks in order, strips of slices above them, and a zoom.
 """
@@ -58,7 +58,7 @@ _NUMBERED = re.compile(rb'\{"ph":"[stfbne]"|.*"bind_id":')
 
 @dataclass(frozen=True)
 class View:
-    """What the page needs to know."""
+    """The page's data on the first view."""
 
     title: str  # of the window
     commands: list[tuple[str, tuple[str, ...]]]  # id and arguments, run when the trace is loaded
@@ -70,7 +70,7 @@ class View:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is served."""
+    """The files and views to serve."""
 
     trace: Path  # packed by gzip
     view: View
@@ -191,7 +191,7 @@ def _in_packages(name: str, statements: Iterable[str], package: dict[str, str]) 
 
 @contextmanager
 def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[TraceProcessor, None, None]:
-    """Load an engine with what is served, for a UI that only asks. Raises EngineError."""
+    """Load the served trace into an engine, for a UI that only queries. Raises EngineError."""
     with open_engine(native_path, memory64=True) as engine, prepared.trace.open("rb") as file:
         while chunk := file.read(1 << 20):
             engine.feed(chunk)

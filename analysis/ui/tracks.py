@@ -1,4 +1,4 @@
-"""Tracks as a person reads them in the UI: lanes beside their track, names that say what they are.
+"""Tracks in the UI: sub-tracks next to their track, and names for people.
 
 The UI sorts the threads of a process by number, and shows the number behind the name.
 """
@@ -21,7 +21,7 @@ _NEVER = 1 << 62  # no thread's number
 
 @dataclass(frozen=True)
 class UiTracks:
-    """Where the tracks of a file go in the UI. Names are those that the UI shows."""
+    """The numbers and names of a file's tracks in the UI."""
 
     places: TrackTargets  # numbers and names, for the writer
     pids: frozenset[int]
@@ -31,7 +31,7 @@ class UiTracks:
 
 
 def arrange_tracks(survey: SurveyedTrace, before: str, taken: frozenset[int]) -> UiTracks:
-    """Give every track and lane its numbers and its name, with `before` in front, by which two files differ.
+    """Give every track and sub-track a number and a name, with `before` in front, by which two files differ.
 
     taken: process numbers of the other files.
     """
@@ -83,7 +83,7 @@ def _tracks_of(survey: SurveyedTrace, *categories: str) -> set[int]:
 
 
 def _free_pids(pids: list[int], taken: frozenset[int]) -> dict[int, int]:
-    """Each process number to itself, or to a free one if another file has it."""
+    """Map each process number to itself, or to a free one if another file has it."""
     used = taken | set(pids)
     chosen: dict[int, int] = {}
     for pid in sorted(set(pids)):
@@ -93,7 +93,7 @@ def _free_pids(pids: list[int], taken: frozenset[int]) -> dict[int, int]:
 
 
 def _beside(base: TrackTargets) -> dict[tuple[int, int], int]:
-    """Return for each lane a free thread number next to its track's: behind it, else before it, else behind others."""
+    """Return for each sub-track a free thread number next to its track's: after it, else before it, else at the end."""
     homes: dict[int, set[int]] = {}
     for pid, tid in zip(base.pids.tolist(), base.tids.tolist(), strict=True):
         homes.setdefault(pid, set()).add(tid)

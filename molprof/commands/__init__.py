@@ -1,1 +1,1 @@
-"""One module per command: each parses, calls a library function, and prints what it returns."""
+"""Commands, one module each: parse, call a library function, print its result."""

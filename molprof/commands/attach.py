@@ -1,4 +1,4 @@
-"""`molprof attach`: a running vLLM or SGLang server, timed from here and recorded there."""
+"""`molprof attach`: time a running vLLM or SGLang server from here, and record there."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _server(url: str, options: dict[str, Any]) -> Server:
 
 
 def _settings(options: dict[str, Any], file: Path | None, against: Path | None) -> CaptureSettings:
-    """Return the settings that the options ask for; those of --requests are its input."""
+    """Return the settings of the options; those of --requests are its input."""
     if file is None:
         if against is not None:
             raise UsageError("--against goes with --requests", hint="--requests FILE")
@@ -176,7 +176,7 @@ def _fields(body: str | None) -> dict[str, Any]:
 
 
 def _key(name: str | None) -> str | None:
-    """Return the key, which is not on the command line, where other users and traces would show it."""
+    """Return the API key, which is not an option because other users and traces would show it."""
     if name is None:
         return None
     if not (key := os.environ.get(name)):

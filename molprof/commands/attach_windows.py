@@ -70,7 +70,7 @@ windows_options: Callable[..., Callable[..., object]] = grouped(WindowOptions, "
 def sample_server(
     windows: WindowOptions, steps: int, source: Path | None, folder: Path | None, connect: Callable[[], Server]
 ) -> None:
-    """Record windows until the time is over, and add each to the history; a remark on each, and on all."""
+    """Record windows until the time is over, adding each to the history; print a remark on each, and on all."""
     if windows.every is None or windows.length is None or windows.to is None or source is None:
         raise UsageError("--every requires --to and --trace-dir", hint="--to FOLDER --trace-dir DIR")
     if not source.is_dir():

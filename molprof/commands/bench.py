@@ -46,7 +46,7 @@ _MOVED = {name: f"sweep {name}" for name in packaged()} | {"recommend": "sweep r
 
 
 def _values(choices: Sequence[str] | None = None, read: Callable[[str], Any] = str) -> Read:
-    """Values with commas between them; `all` stands for all `choices`."""
+    """Return a type for values with commas between them; `all` stands for all `choices`."""
 
     def values(text: str) -> tuple[Any, ...]:
         items = [item.strip() for item in text.split(",") if item.strip()]
@@ -82,7 +82,7 @@ _SDPA_OPTIONS = (
 
 @dataclass(frozen=True)
 class CaseOptions(Cases):
-    """How the cases of a benchmark run."""
+    """Options of a benchmark on how its cases run."""
 
     # fmt: off
     output: Path | None = declared(path_option(
@@ -124,7 +124,7 @@ def _benchmark(
     options: Sequence[Callable[..., Any]],
     cases_of: Callable[[CaseOptions, dict[str, Any]], Callable[[bool], Sequence[Case]]],
 ) -> click.Command:
-    """Return the command of a benchmark; `cases_of` returns its cases, by whether they run on a GPU."""
+    """Return the command of a benchmark; `cases_of` returns its cases, given True on a GPU."""
 
     @grouped(CaseOptions, "running")
     def invoke(running: CaseOptions, **arguments: Any) -> int:
@@ -159,7 +159,7 @@ def _check(running: CaseOptions) -> None:
 
 
 def _submitted(running: CaseOptions, cases: int) -> bool:
-    """Submit the benchmark if that is asked for, and return whether it was."""
+    """Submit the benchmark if requested, and return True if it was."""
     if running.submission.cluster is None or running.dry_run:
         return False
     assert running.output is not None

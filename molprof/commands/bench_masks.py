@@ -1,4 +1,4 @@
-"""`molprof bench masks`: its options, and the cases that they ask for."""
+"""`molprof bench masks`: its options, and the cases that they select."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def mask_cases(options: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
 
 
 def show_ranking(output: Path, cases: Sequence[Case]) -> None:
-    """Print which engine to take, where the cases are of one constraint and have figures."""
+    """Print the recommended engine, if the cases are of one constraint and have figures."""
     from molprof.analysis.bench.summary import summed
     from molprof.analysis.documents.masks import masks_ranking
     from molprof.common.bench_records import read_results
@@ -130,7 +130,7 @@ def show_ranking(output: Path, cases: Sequence[Case]) -> None:
 
 
 def _one_constraint(options: dict[str, Any]) -> tuple[str | None, tuple[str, str] | None]:
-    """Return the folder or file of schemas, and another constraint, kind and text, in its place."""
+    """Return the folder or file of schemas, or the single constraint (kind and text) in its place."""
     names = [name for name in ("folder", *CONSTRAINTS) if options[name] is not None]
     if len(names) > 1:
         one, other = ("PATH" if name == "folder" else f"--{name.replace('_', '-')}" for name in names[:2])

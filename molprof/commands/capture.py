@@ -51,7 +51,7 @@ _LP = click.option(
 
 
 def _setting_options(function: _F) -> _F:
-    """Return an option for each setting, and --lp beside --processor, which it stands for."""
+    """Add an option for each setting, and --lp next to --processor, for which it is short."""
     options = {name: setting_option(row) for name, row in SETTINGS.items()}
     processor = options["processor"]
     options["processor"] = lambda command: _LP(processor(command))
@@ -172,7 +172,7 @@ def command(
 
 
 def _show_rankings(measured: Iterable[Sequence[MeasuredRun]]) -> None:
-    """Print how the processors of each model rank, of those that were written."""
+    """Print the ranking of the written processors of each model."""
     from molprof.analysis.documents.ranking import ranking_document
 
     for runs in measured:
@@ -200,7 +200,7 @@ def _every_engine(names: str, options: Mapping[str, Any]) -> tuple[str, list[str
 
 
 def capture_settings(project: Project, lp: bool | None, **options: Any) -> CaptureSettings:
-    """Return the options of the command as settings; a model's short name in the project stands for its table."""
+    """Return the options of the command as settings; a model's short name in the project selects its table."""
     chosen = options["processor"] or (LP_WORD if lp else NO_PROCESSOR)
     if lp is False and chosen != NO_PROCESSOR:
         raise click.UsageError(f"--no-lp and --processor {chosen} contradict each other; give one of them")

@@ -1,4 +1,4 @@
-"""Shared by sweeps and benchmarks: options of how cases run, and running them here."""
+"""Cases of sweeps and benchmarks: shared options, and running them here."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _bytes(value: str) -> int:
 
 @dataclass(frozen=True)
 class Cases:
-    """How cases run: the options of sweeps and benchmarks."""
+    """Options of sweeps and benchmarks on how their cases run."""
 
     # fmt: off
     memory_limit: int | None = declared(
@@ -67,7 +67,7 @@ class Cases:
 
 
 def run_here(plan: SchedulePlan, facts: CaseFacts | None, output: Path) -> CaseLines | None:
-    """Run the cases of a plan, and add their results to the file; None where that was interrupted."""
+    """Run the cases of a plan, and add their results to the file; return None if interrupted."""
     from molprof.profiler.bench.schedule import run_plan
     from molprof.profiler.jobs.results_file import ResultsFile
 
@@ -88,7 +88,7 @@ def run_here(plan: SchedulePlan, facts: CaseFacts | None, output: Path) -> CaseL
 
 
 def told(lines: CaseLines, output: Path, following: Sequence[str], had_figures: bool) -> None:
-    """Print the outcome of the cases, and the command that shows it; RunError if none was measured, now or before."""
+    """Print the outcome of the cases and the command that shows them. Raises RunError if none was ever measured."""
     if lines.statuses:
         note(f"results: {', '.join(f'{count} {state}' for state, count in sorted(lines.statuses.items()))}")
     else:

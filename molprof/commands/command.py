@@ -1,4 +1,4 @@
-"""The classes of the commands: subcommands beside own arguments, and help that fits one screen, with examples first."""
+"""Classes of commands: subcommands with own arguments, and help on one screen, with examples first."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Help(click.Command):
 
 
 def _first_sentence(text: str, room: int) -> str:
-    """Return the first sentence of a text without its period, or its beginning where it is longer."""
+    """Return the first sentence of a text without its period, shortened if it is long."""
     return shorten(text.partition(". ")[0].removesuffix("."), max(room, len(_CUT)), placeholder=_CUT)
 
 
@@ -89,7 +89,7 @@ class CommandGroup(_Help, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command of a name; one that is not known is an error that names the nearest."""
+        """Return the command of a name; an unknown one is an error that names the nearest."""
         if args[0] in self._moved:
             raise click.UsageError(f"{ctx.command_path} {args[0]} is now: molprof {self._moved[args[0]]}", ctx)
         return super().resolve_command(ctx, args)
@@ -100,7 +100,7 @@ class CommandGroup(_Help, click.Group):
 
 
 class Command(_Help):
-    """A command that may have subcommands: a first argument that is the name of none belongs to the command itself.
+    """A command that may have subcommands: if its first argument names none, it belongs to the command itself.
 
     Where its help is longer than a screen, --help shows a line about each option as far as there is room, those of its
     examples before others, and the names of the rest; --help-all shows all.
@@ -133,7 +133,7 @@ class Command(_Help):
         return [*super().get_params(ctx), option]
 
     def get_help(self, ctx: click.Context) -> str:
-        """Return the help, without rare options unless all are asked for."""
+        """Return the help, without rare options unless all are requested."""
         page = super().get_help(ctx)
         if ctx.meta.get(_ALL):
             return page
@@ -153,7 +153,7 @@ class Command(_Help):
         return [item for item in self._options(ctx) if words & {*item.opts, *item.secondary_opts}]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Subcommands, then options by subject."""
+        """Write subcommands, then options by subject."""
         self._format_commands(formatter)
         for subject, items in self._by_subject(ctx, ()).items():
             with formatter.section(subject):
@@ -184,11 +184,11 @@ class Command(_Help):
                 formatter.write_dl([(name, item.get_short_help_str(80)) for name, item in self.commands.items()])
 
     def _options(self, ctx: click.Context) -> list[click.Option]:
-        """Options that help shows."""
+        """Return the options that help shows."""
         return [item for item in self.get_params(ctx) if isinstance(item, click.Option) and not item.hidden]
 
     def _by_subject(self, ctx: click.Context, without: Sequence[click.Option]) -> dict[str, list[click.Option]]:
-        """Options by the heading that they stand under, in the order of the headings."""
+        """Return options by their heading, in the order of the headings."""
         options = self._options(ctx)
         subjects = _SUBJECTS if len(options) > _FEW else {}
         by_subject: dict[str, list[click.Option]] = {subject: [] for subject in (*subjects.values(), _UNNAMED)}
@@ -212,7 +212,7 @@ def _show_all(context: click.Context, parameter: click.Parameter, value: bool) -
 
 
 def moved(option: str, now: str, **settings: Any) -> Callable[[_F], _F]:
-    """Return a hidden option that is a command now; its error says which, with the option's value for {}."""
+    """Add a hidden option that has become a command; its error names that, with the option's value for {}."""
 
     def refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value:

@@ -85,17 +85,17 @@ def command(
 ) -> int:
     """Compare TRACES side by side; ratios and differences are against one of them, the base.
 
-    That is the only run without a constraint where there is just one, else the first.
+    The base is the only run without a constraint if there is exactly one, else the first.
 
     A trace may be a stored report (molprof report TRACE -o baseline.json) or a folder, such as of a capture of several
-    processors or of a molprof sweep, which stands for its traces. The traces of one sweep are compared like beside
-    like: in groups that differ in one option, each against the base of its group. ~ stands for a ratio of times that
-    noise explains. A threshold is a change against the base (a sign and %) or a value (wall_ns>2s). A threshold on a
+    processors or of a molprof sweep, which stands for its traces. The traces of one sweep are compared in
+    groups that differ in one option, each against the base of its group. ~ stands for a ratio of times that noise
+    explains. A threshold is a change against the base (a sign and %) or a value (wall_ns>2s). A threshold on a
     time fails only if its whole confidence interval is beyond the limit. Exit codes: 1 a threshold failed, 3 one is
     undecided, or a trace of a folder could not be read, which stops no other.
 
     --by takes medians over all recorded steps, and their spread: a row whose steps overlap is noise (~). Only work that
-    differs in number is named as a cause. --by kernel --all also aligns what both ran in the step of median time, in
+    differs in number is named as a cause. --by kernel --all also aligns the work of both in the step of median time, in
     order, and splits the difference, to the nanosecond, into work that is matched and slower or faster, only in one
     trace, or moved, and idle time between. Exit code 3: the parts do not add up.
 
@@ -198,7 +198,7 @@ def _read(
 
 
 def _expanded(inputs: Sequence[Path]) -> list[Path]:
-    """Return the traces, in place of a folder those in it; the folder of a sweep by its index.
+    """Return the traces, with a folder replaced by its traces; a sweep's folder by its index.
 
     A folder without any stays.
 
@@ -215,7 +215,7 @@ def _expanded(inputs: Sequence[Path]) -> list[Path]:
             for item in inside
             if any(f".{kind}." in item.name and item.name.replace(f".{kind}.", ".") in names for kind in _BESIDE)
         ]
-        note(*(f"{item}: left out: it is beside the trace of its run" for item in others))
+        note(*(f"{item}: left out: it belongs to the trace of its run" for item in others))
         unread = [item for item in inside if item not in others and is_other(item)]
         if inside:
             note(*left_out(path, unread))
@@ -224,5 +224,5 @@ def _expanded(inputs: Sequence[Path]) -> list[Path]:
 
 
 def _place_of(base: Path | None, traces: Sequence[Path]) -> int | None:
-    """Return the place of the base among the traces; None where it is not one of them."""
+    """Return the index of the base among the traces; None if it is not one of them."""
     return next((index for index, path in enumerate(traces) if base == path), None)

@@ -1,4 +1,4 @@
-"""`molprof doctor`: what works on this machine, and how to fix what does not."""
+"""`molprof doctor`: check this machine, and say how to fix what does not work."""
 
 from __future__ import annotations
 

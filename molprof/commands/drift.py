@@ -56,8 +56,8 @@ def command(
 ) -> None:
     """Compare the tokens that real coordinates need with the FREE positions that placeholders give them.
 
-    With --schema, --regex or --choices: what that constraint leaves room for, loops of white space, digits or text
-    without an end, and in how many tokens its forced text is written.
+    With --schema, --regex or --choices it shows the freedom that the constraint leaves: endless loops of white space,
+    digits or text, and the number of tokens of its forced text.
 
     Drift is the difference: FREE positions of a placeholder minus tokens of a coordinate block. Above 0, junk fills
     the positions left over. Below 0, the block is cut. Requires no model.

@@ -1,4 +1,4 @@
-"""`molprof history`: results over time in a folder or a bucket, and where figures changed."""
+"""`molprof history`: results over time in a folder or a bucket, and changes of figures."""
 
 from __future__ import annotations
 
@@ -54,16 +54,21 @@ def command() -> None:
 @click.argument("results", type=TRACE, nargs=-1, required=True, metavar="RESULT...")
 @click.option("--to", "folder", type=FOLDER, required=True, metavar="FOLDER", help="Folder, or s3:// or gs:// address.")
 @click.option("--name", help="Results of one name are compared.  [default: the run's, or the file's]")
-@click.option("--commit", help="What was measured.  [default: the commit of git, with -dirty if files differ]")
-@click.option("--time", type=Read(_utc), metavar="TIME", help="When, ISO; without a zone, UTC.  [default: now]")
+@click.option("--commit", help="Commit that was measured.  [default: that of git, with -dirty if files differ]")
+@click.option(
+    "--time",
+    type=Read(_utc),
+    metavar="TIME",
+    help="ISO time of the result, UTC unless given a zone.  [default: now]",
+)
 @reading_options
 def add_command(
     results: Sequence[Path], folder: Path, name: str | None, commit: str | None, time: str | None, reading: Reading
 ) -> None:
     """Add RESULTs to the history in FOLDER: their figures, settings, environment and first finding, 5 kB each.
 
-    RESULT is a trace, a report stored with --format json, or a row that molprof report rows --parts kept. One that is
-    there already is not added again.
+    RESULT is a trace, a report stored with --format json, or a row that molprof report rows --parts kept. A RESULT
+    that is in FOLDER already is not added again.
 
     \b
     Examples:
@@ -86,7 +91,7 @@ def add_command(
             failed.append(problem)
             note(str(problem))
             continue
-        said = "added to" if add(folder, entry) else "is there already, and stays as it is in"
+        said = "added to" if add(folder, entry) else "is already in"
         note(f"{entry.file} {said} {remote_text(folder)}: {entry.name}")
     if failed:
         raise TraceError(f"{len(failed)} of {counted(len(results), 'result')} could not be read, first {failed[0]}")

@@ -1,4 +1,4 @@
-"""Shared by the commands of `molprof report`: the traces to read, and a file for each result."""
+"""Inputs of the commands of `molprof report`: the traces to read, and a file for each result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PARTIAL_HINT = "--partial reads the intact part of a damaged trace"
 def chosen(
     traces: Sequence[Path], result: ResultOptions, several: bool, **helpers: Path | None
 ) -> tuple[list[Path], list[Path | None]]:
-    """Return the traces, folders replaced by those in them, and where the result of each goes; all are checked.
+    """Return the checked traces, folders replaced by their traces, and each result's output file.
 
     several: OUT is a folder. helpers: traces that open the graphs of a single one, by the name of their option.
     """
@@ -68,7 +68,7 @@ def submitted(
 def readable(
     traces: Sequence[Path], outputs: Sequence[Path | None], read: Iterable[T | MolprofError], needs_all: bool = False
 ) -> tuple[list[T], list[Path | None], list[TraceRow]]:
-    """Return the results of readable traces, their outputs, and a row for each unreadable trace, printed as it comes.
+    """Return the readable traces' results and outputs, and a row for each unreadable trace, printed as it occurs.
 
     Raises the error of a single trace, and where all are needed the first one.
     """
@@ -97,7 +97,7 @@ def refuse_bad(bad: Sequence[TraceRow], count: int) -> None:
 
 
 def expanded(inputs: Sequence[Path], stored: bool) -> list[Path]:
-    """Return the traces, folders replaced by those in them, with remarks on what is left out.
+    """Return the traces, folders replaced by their traces, with remarks on skipped files.
 
     stored: with other files that are named as traces, such as stored reports; a folder without any stays. Else raises
     UsageError for a folder without traces.
@@ -126,7 +126,7 @@ def expanded(inputs: Sequence[Path], stored: bool) -> list[Path]:
 
 
 def _outputs(traces: Sequence[Path], result: ResultOptions) -> list[Path | None]:
-    """Return a file for each of several traces in the folder OUT, which is made; without OUT none.
+    """Return a file for each of several traces in the folder OUT, which is made if needed; None each without OUT.
 
     Raises UsageError where OUT is no folder, two traces would share a file, a file exists, or the format needs OUT.
     """

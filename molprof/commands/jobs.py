@@ -57,7 +57,7 @@ def command(name: str | None, result: ResultOptions, config: Path | None) -> Non
 
 
 def _of_job(name: str) -> Callable[[Callable[..., None]], click.Command]:
-    """Return a subcommand of `molprof jobs` for the job ID, which it gets as `job`."""
+    """Return a decorator for a subcommand of `molprof jobs` on the job ID, which it gets as `job`."""
 
     def add(function: Callable[..., None]) -> click.Command:
         @functools.wraps(function)
@@ -74,7 +74,7 @@ def _of_job(name: str) -> Callable[[Callable[..., None]], click.Command]:
 
 
 def _status(job: Job) -> JobStatus:
-    """Return the states of a job's tasks; a remark if they are the last that the tasks wrote."""
+    """Return the states of a job's tasks, with a remark if they are the last that the tasks wrote."""
     from molprof.profiler.jobs.status import job_status
 
     status = job_status(job)

@@ -64,13 +64,13 @@ Depth = Annotated[int, Field(ge=1, le=100, description="Levels of the tree.")]
 
 
 class Folders:
-    """The folders whose files may be read. Links are followed first: what counts is where a file really is."""
+    """The folders whose files may be read. Links are resolved first, so that the real path counts."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._roots = tuple(dict.fromkeys(folder.resolve(strict=True) for folder in folders))
 
     def find(self, name: str) -> Path:
-        """Return the real path of a file below the folders, from its path in one of them or a whole one.
+        """Return the real path of a file below the folders, from a path relative to one of them or an absolute one.
 
         Raises UsageError where there is no such file below the folders; the message is the same for files elsewhere.
         """
@@ -85,7 +85,7 @@ class Folders:
         raise UsageError(f"no file {name!r} below the folders of this server", hint="the tool `traces` lists them")
 
     def files(self) -> Iterator[tuple[str, int]]:
-        """Path and size in bytes of each file that has a trace's ending, in order of name; links are left out."""
+        """Yield path and size in bytes of each file that has a trace's ending, in order of name, without links."""
         for root in self._roots:
             for folder, inner, names in os.walk(root):
                 inner.sort()
@@ -118,14 +118,14 @@ class RequestLines(io.RawIOBase):
 
 
 class TraceReader:
-    """The process that reads traces, asked one call after the other. It is started again when it ends."""
+    """The process that reads traces, one call after the other. It is restarted when it ends."""
 
     def __init__(self, limit_s: float = 300.0) -> None:
         self.worker = Worker(limit_s=limit_s, alone=True)
         self._lock = threading.Lock()
 
     def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """Return what the tool answers. Raises the MolprofError that it raises, EngineError if the process failed."""
+        """Return the tool's answer. Raises the MolprofError that it raises, EngineError if the process failed."""
         with self._lock:
             try:
                 text: bytes = self.worker.run(_ANSWER, tool, arguments)
@@ -135,7 +135,7 @@ class TraceReader:
 
 
 def make_server(folders: Folders) -> MCPServer[Any]:
-    """Return the server; its tools read files below the folders alone."""
+    """Return the server; its tools read only files below the folders."""
     # Its own notes on stderr are of no use to the user of an assistant.
     server: MCPServer[Any] = MCPServer("molprof", instructions=_INSTRUCTIONS, version=__version__, log_level="CRITICAL")
     reader = TraceReader()
@@ -183,14 +183,14 @@ def make_server(folders: Folders) -> MCPServer[Any]:
         return ask("query", trace=trace, sql=sql, parameters=parameters or {}, stacks=stacks, limit=limit)
 
     def origin(trace: Trace, by: By = "module", depth: Depth = 4, limit: Limit = 30) -> dict[str, Any]:
-        """Show where GPU work comes from, as a tree, and who launches, copies and waits for the GPU.
+        """Show the origin of GPU work as a tree, and the callers of launches, copies and host syncs.
 
         Amounts are inclusive, and equal layers in one row.
         """
         return ask("origin", trace=trace, by=by, depth=depth, limit=limit)
 
     def path(trace: Trace, changes: Changes = (), limit: Limit = 30) -> dict[str, Any]:
-        """Show what decides how long a trace takes: its critical path, and what each part or change could gain."""
+        """Show the critical path of a trace, which decides how long it takes, and the gain of each part or change."""
         return ask("path", trace=trace, changes=changes, limit=limit)
 
     def shape(trace: Trace, peaks: Peaks = (), limit: Limit = 30) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def make_server(folders: Folders) -> MCPServer[Any]:
         return ask("shape", trace=trace, peaks=peaks, limit=limit)
 
     def memory(trace: Trace, limit: Limit = 30) -> dict[str, Any]:
-        """Show what lived at the peak of memory and what for, who allocated it, and what other batches would need."""
+        """Show memory at its peak by category and by what allocated it, and the need of other batches."""
         return ask("memory", trace=trace, limit=limit)
 
     def ranks(traces: Ranks, limit: Limit = 30) -> dict[str, Any]:

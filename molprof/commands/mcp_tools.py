@@ -76,7 +76,7 @@ def limited(data: dict[str, Any], key: str, items: Sequence[Any], limit: int) ->
 
 
 def _cut(value: Any) -> Any:
-    """Return the value with long texts inside lists cut."""
+    """Return the value with long texts in lists shortened."""
     if isinstance(value, str):
         return value if len(value) <= _MOST_TEXT else f"{value[:_MOST_TEXT]}... ({len(value) - _MOST_TEXT} more)"
     if isinstance(value, (list, tuple)):
@@ -293,7 +293,7 @@ def _load(trace: str) -> Report:
 
 
 def _selected(figures: Sequence[Figure], select: str) -> list[Figure]:
-    """Figures whose id, label or heading has one of the words; all without words."""
+    """Return figures with one of the words in id, label or heading; all without words."""
     words = select.lower().split()
     selected = [
         figure
@@ -325,7 +325,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def _nodes(tree: Tree, depth: int) -> list[tuple[str, int, Tree]]:
-    """Path, depth and node of the tree down to a depth."""
+    """Return path, depth and node of the tree down to a depth."""
     path: list[str] = []
     nodes = []
     for level, node in tree.walk():

@@ -115,7 +115,7 @@ def _ranks(paths: list[Path], reading: Reading) -> tuple[list[Path], tuple[tuple
 
 
 def _opened(address: str) -> bool:
-    """Whether a browser was started; not one for terminals, which would take over this one."""
+    """Open a browser and return True if one started; none that runs in the terminal, which it would take over."""
     import webbrowser
 
     has_display = sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they write a result: to stdout, or to a whole file."""
+"""Options that several commands share, and the writing of results to stdout, or to a whole file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class NamedPath(click.Path):
-    """A path that has a name: an empty text would be the folder that the command runs in."""
+    """A parameter type for paths that refuses an empty text, which would mean the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path; an empty name is an error."""
@@ -63,13 +63,13 @@ PLOT_FORMATS = plots.FORMATS
 
 
 class Read(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs only since 8.5
-    """Values that a function reads from a text; its ValueError says what is wrong with it."""
+    """A parameter type for values that a function reads from text; its ValueError says what is wrong."""
 
     def __init__(self, read: Callable[[str], Any], name: str = "text") -> None:
         self._read, self.name = read, name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return what the text means; a text that cannot be read is an error."""
+        """Return the value of the text; a text that cannot be read is an error."""
         try:
             return self._read(value) if isinstance(value, str) else value
         except ValueError as problem:
@@ -83,7 +83,7 @@ def number_option(*names: str, least: int = 1, most: int | None = None, **settin
 
 
 def path_option(*names: str, text: str, metavar: str = "FILE", **how: Any) -> Callable[[_F], _F]:
-    """Return an option that takes a path. how: what else `click.Path` is told."""
+    """Return an option that takes a path. how: further arguments of `click.Path`."""
     return click.option(*names, type=NamedPath(path_type=Path, **how), metavar=metavar, help=text)
 
 
@@ -114,7 +114,7 @@ _force_option = click.option("--force", is_flag=True, help="Replace OUT if it ex
 
 
 def with_options(function: _F, *options: Callable[[_F], _F]) -> _F:
-    """Return the function with options, which its help lists in this order."""
+    """Return the function with these options, which help lists in this order."""
     for option in reversed(options):
         function = option(function)
     return function
@@ -128,7 +128,7 @@ def declared(*names: Any, **settings: Any) -> Any:
 
 
 def grouped(kind: type[Any], name: str, *options: Callable[[Any], Any]) -> Callable[[_F], _F]:
-    """Add options, of which the command gets one `kind` as `name`; they are fields of it, others have their default.
+    """Add options that the command gets as one `kind` named `name`; fields without an option keep their default.
 
     options: in place of those that the fields are `declared` with.
     """
@@ -161,7 +161,7 @@ _BINARY = (*PLOT_FORMATS, PARQUET)
 
 @dataclass(frozen=True)
 class ResultOptions:
-    """Where a command's result goes, and how: the values of `result_options`."""
+    """Destination and format of a command's result: the values of `result_options`."""
 
     style: str = "table"
     output: Path | None = None  # None: stdout
@@ -169,11 +169,11 @@ class ResultOptions:
 
     @property
     def columns(self) -> int | None:
-        """Columns of the terminal that it is for; None for any other place."""
+        """Columns of the terminal that shows the result; None for any other destination."""
         return terminal_columns() if self.output is None else None
 
     def check(self, inputs: Iterable[Path] = ()) -> None:
-        """Refuse an unusable OUT, or one of the inputs, or without OUT an unusable stdout, before any work is done."""
+        """Refuse, before any work, an unusable OUT, one that is an input, or without OUT an unusable stdout."""
         if self.output is None and self.style in _BINARY:
             raise click.UsageError(f"--format {self.style} requires -o OUT")
         if self.output is None:
@@ -183,7 +183,7 @@ class ResultOptions:
             check_output(self.output, self.force, inputs)
 
     def deliver(self, document: Document, whole: bool = True) -> None:
-        """Write the document in one of `FORMATS`; not `whole`: what fits one screen."""
+        """Write the document in one of `FORMATS`; without `whole`, only one screen of it."""
         write(render(document, self.style, self.columns, whole), self.output)
 
 
@@ -192,7 +192,7 @@ def _output_option(**settings: Any) -> Callable[[_F], _F]:
 
 
 def result_options(*more: str) -> Callable[[_F], _F]:
-    """`--format`, `-o` and `--force` of a command whose result is a document; `more` formats than documents have."""
+    """Add `--format`, `-o` and `--force` to a command whose result is a document; `more`: further formats."""
     endings = {name: ending_of(name) for name in (*FORMATS, *more)}
 
     def chosen(context: click.Context, parameter: click.Parameter, style: str | None) -> str:
@@ -223,13 +223,13 @@ def ending_of(style: str) -> str:
 
 
 def folder_option(text: str, **settings: Any) -> Callable[[_F], _F]:
-    """`-o` of a command that fills a folder, which it gets as `folder`."""
+    """Add `-o` to a command that fills a folder, which it gets as `folder`."""
     kind = NamedPath(path_type=Path)
     return click.option("-o", "--output", "folder", **{"metavar": "DIR", "type": kind, "help": text, **settings})
 
 
 def file_option(*endings: str, folder_for: str | None = None, default: str = "") -> Callable[[_F], _F]:
-    """`-o` and `--force` of a command that writes a file of one of these endings, and nothing to stdout.
+    """Add `-o` and `--force` to a command that writes a file with one of these endings, and nothing to stdout.
 
     With `folder_for` OUT may be a folder, and the command checks it. With `default`, which says what it then is, it may
     be left out.
@@ -253,7 +253,7 @@ all_option = click.option(
 
 
 def given_options(command: _F) -> _F:
-    """`--tokens` and `--molecules`: what a foreign trace does not record."""
+    """Add `--tokens` and `--molecules`: numbers that a foreign trace does not record."""
     text = "Number of {what} in a foreign trace. Repeat it for several traces, in their order."
     counts = (("tokens", "generated tokens"), ("molecules", "molecules or other answers"))
     options = (number_option(f"--{name}", multiple=True, help=text.format(what=what)) for name, what in counts)
@@ -261,7 +261,7 @@ def given_options(command: _F) -> _F:
 
 
 def refuse(what: str, hint: str, **options: object) -> None:
-    """Raise UsageError where an option is given, each by its name, that `what` excludes."""
+    """Raise UsageError if one of these options is given, by its name, which `what` excludes."""
     names = [f"{'--'[: len(name)]}{name.replace('_', '-')}" for name, value in options.items() if value]
     if names:
         raise UsageError(f"{what} takes no {_either(names)}", hint)
@@ -278,7 +278,7 @@ def _either(endings: Sequence[str]) -> str:
 
 
 def make_folder(folder: Path, option: str = "-o") -> None:
-    """Make the folder of an output, and those above it; a bucket has none. Raises UsageError where that fails.
+    """Make the folder of an output and its parents; a bucket has none. Raises UsageError if that fails.
 
     Those that it made are removed when the command ends, also by an interrupt, where nothing is in them.
     """
@@ -299,7 +299,7 @@ def make_folder(folder: Path, option: str = "-o") -> None:
 
 
 def fail_if_option(example: str) -> Callable[[_F], _F]:
-    """`--fail-if`: thresholds; a broken one is exit code 1."""
+    """Add `--fail-if`: thresholds; a broken one is exit code 1."""
     text = (
         f"Exit with 1 if it holds, such as {example}; 'uncertain>5%': if a figure may be off by more. Repeatable. "
         "The first column of molprof compare A B --format csv lists the figures."
@@ -308,7 +308,7 @@ def fail_if_option(example: str) -> Callable[[_F], _F]:
 
 
 def judged(outcome: Sequence[Sequence[str]]) -> int:
-    """Print thresholds that failed, are undecided, or are exceeded within noise, a line each.
+    """Print thresholds that failed, are undecided, or are exceeded within noise; return the exit code.
 
     Returns the exit code: 1 for a broken one, 3 for an undecided one.
     """
@@ -319,7 +319,7 @@ def judged(outcome: Sequence[Sequence[str]]) -> int:
 
 
 def note(*texts: str) -> None:
-    """Remarks on stderr, a line each; results alone go to stdout."""
+    """Print remarks on stderr, a line each; stdout is for results alone."""
     for text in texts:
         click.echo(escaped(text), err=True)
 
@@ -371,7 +371,7 @@ def refuse_twice(paths: Sequence[Path]) -> None:
 
 
 def refuse_streams(*paths: Path) -> None:
-    """Raise UsageError where one of the paths, which are read more than once, is a stream."""
+    """Raise UsageError if one of the paths, which are read more than once, is a stream."""
     for path in filter(is_stream, paths):
         raise click.UsageError(f"{_stream_text(path)} can be read once only: name a file")
 
@@ -381,7 +381,7 @@ def _stream_text(path: Path) -> str:
 
 
 def deliver_texts(texts: Sequence[str], outputs: Sequence[Path | None], style: str, is_list: bool) -> None:
-    """Write each text to its file, or all of them to stdout, JSON as a list if that is asked for."""
+    """Write each text to its file, or all of them to stdout; JSON as a list if requested."""
     if is_list and outputs and outputs[0] is None:
         parts = [text.rstrip("\n") for text in texts]
         write("[\n" + ",\n".join(parts) + "\n]" if style == "json" else "\n\n".join(parts))
@@ -391,7 +391,7 @@ def deliver_texts(texts: Sequence[str], outputs: Sequence[Path | None], style: s
 
 
 def terminal_columns() -> int | None:
-    """Columns of the terminal that stdout is; None where it is none. There COLUMNS has its say, as for the help."""
+    """Return the columns of stdout's terminal; None if it is none. COLUMNS overrides them, as for the help."""
     return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
 
 

@@ -1,4 +1,4 @@
-"""`molprof predict`: what a run would be on a GPU that is not here."""
+"""`molprof predict`: a run on a GPU that this machine lacks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from molprof.common.errors import UsageError
     help="The same at other batch sizes: 1,8,32 or 1:256, which doubles from 1 to 256. Sizes that the GPU's memory "
     "cannot hold are left out.",
 )  # fmt: skip
-@click.option("--rows", type=click.IntRange(min=1), help="Rows of the run's batch, where the run does not tell them.")
+@click.option("--rows", type=click.IntRange(min=1), help="Rows of the run's batch, if the run does not record them.")
 @click.option(
     "--beside",
     type=TRACE,

@@ -1,4 +1,4 @@
-"""`molprof presets`: what comes with molprof, and what molprof.toml names; `export` writes a preset to a folder."""
+"""`molprof presets`: models, processors and molecules of molprof and of molprof.toml; `export` writes one."""
 
 from __future__ import annotations
 

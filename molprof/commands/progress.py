@@ -77,7 +77,7 @@ class Lines:
 
 
 class Counting(Lines):
-    """How many files are read; without a terminal a line every 10 s."""
+    """Progress of reading files; without a terminal a line every 10 s."""
 
     def __init__(self, noun: str) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Counting(Lines):
 
 
 class CaseLines(Lines):
-    """A line on stderr for each case that has ended; on a terminal, one for the running case too."""
+    """A line on stderr for each case that has ended; on a terminal, also one for the running case."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class CaseLines(Lines):
         self.draw(f"[{number}/{of}] running {escaped(label)}")
 
     def __call__(self, step: FinishedTurn) -> None:
-        """Show how a case ended."""
+        """Show the result of a case."""
         ending, width = step.ending, len(str(step.of))
         self.statuses[ending.state] += 1
         label = f"{escaped(step.turn.label):<{_LABEL_LENGTH}}"
@@ -138,7 +138,7 @@ class ProgressPrinter(Lines):
             self._stream.flush()
 
     def __call__(self, state: State) -> None:
-        """Show how far the capture is."""
+        """Show the progress of the capture."""
         for line in state.notes:
             self.line(f"{_run(state)}{escaped(line)}")
         this = state.stage, state.number, state.run

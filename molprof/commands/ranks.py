@@ -114,7 +114,7 @@ def _tasks(traces: Sequence[Path], parts: Path, partial: bool, words: Sequence[s
 
 
 def rank_inputs(traces: Sequence[Path], output: Path | None) -> list[Path]:
-    """Return the files that OUT must not replace.
+    """Return the input files, which OUT must not replace.
 
     The traces, and OUT itself where it is a trace in one of the folders.
     """

@@ -36,9 +36,9 @@ _LIMIT_S = 600.0
 def command(trace: Path, op: int | None, script: Path | None, reading: Any, result: ResultOptions) -> None:
     """Run one operator of TRACE by itself, here.
 
-    Without --op the operators of TRACE are listed by their arguments, those that take longest by themselves first.
-    With --op N the operator of that row runs here, with its shapes, strides, types and numbers, and random data:
-    nothing of the model. The trace must have shapes: molprof capture --shapes, or
+    Without --op the operators of TRACE are listed by their arguments, the longest self time first. With --op N the
+    operator of that row runs here, with its shapes, strides, types and numbers, and random data. It needs nothing of
+    the model. The trace must have shapes: molprof capture --shapes, or
     torch.profiler.profile(record_shapes=True).
 
     \b
@@ -77,7 +77,7 @@ def command(trace: Path, op: int | None, script: Path | None, reading: Any, resu
 
 
 def _measured(text: str) -> dict[str, Any]:
-    """Return what the script prints. Raises RunError where it fails."""
+    """Return the script's output. Raises RunError if it fails."""
     try:
         ended = output_of([sys.executable, "-c", text, "--json"], _LIMIT_S)
     except subprocess.TimeoutExpired as error:

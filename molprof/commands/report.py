@@ -72,11 +72,11 @@ def command(
     TRACE is a trace of torch.profiler, captured by molprof or foreign: Chrome JSON or .pftrace, plain, gzip or zstd.
     Use - for standard input. A folder stands for its traces; one with ranks of a distributed job is shown as by molprof
     ranks. With several traces, OUT is a folder that gets one file for each, and JSON on stdout is a list. If one cannot
-    be read, it is named, the others are reported, and the exit code is 3. A trace that is called as one of the commands
-    below is given as ./by.
+    be read, it is named, the others are reported, and the exit code is 3. Write ./by for a trace that
+    has the name of a command below.
 
     --graph-capture names the trace in which the CUDA or HIP graphs that TRACE replays were captured: each kernel of a
-    graph gets operator, shapes, module and Python function, with how sure that is. --names-from does so with a trace
+    graph gets operator, shapes, module and Python function, and how sure that is. --names-from does so with a trace
     of another run of the same program with graphs off, whose kernels are aligned with those of the graphs.
 
     \b
@@ -137,7 +137,7 @@ def command(
 
 
 def _judged(reports: Sequence[Report], bounds: Sequence[Threshold], several: bool) -> int:
-    """Print what the thresholds find in each report, with its path where there are several; the exit code."""
+    """Print the thresholds' verdicts on each report, with its path if there are several; return the exit code."""
     if not bounds:
         return 0
     from molprof.analysis.compare.thresholds import judge_report

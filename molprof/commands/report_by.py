@@ -1,4 +1,4 @@
-"""`molprof report by`: where the GPU work of traces comes from, its shapes, its critical path and its memory."""
+"""`molprof report by`: origin of traces' GPU work, operator shapes, critical path, memory."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ _change_option = click.option(
 
 
 def graph_options(function: Any) -> Any:
-    """`--graph-capture` and `--names-from`: another trace that opens graphs."""
+    """Add `--graph-capture` and `--names-from`: another trace that opens graphs."""
     return with_options(function, _capture_option, _names_option)
 
 
 def hold_ranks(traces: Sequence[Path]) -> bool:
-    """Return True for one folder with ranks of a distributed job."""
+    """Return True for a single folder with ranks of a distributed job."""
     if len(traces) > 1 or not traces[0].is_dir():
         return False
     from molprof.analysis.ranks.files import holds_ranks
@@ -68,7 +68,7 @@ def hold_ranks(traces: Sequence[Path]) -> bool:
 
 @click.group("by", cls=CommandGroup)
 def command() -> None:
-    """Show where GPU work comes from, how near to peaks it runs, what decides its time.
+    """Show the origin of GPU work, operators against the GPU's peaks, the critical path, or memory.
 
     \b
     Examples:
@@ -78,7 +78,7 @@ def command() -> None:
 
 
 def _by(name: str, text: str, *options: Callable[[Any], Any], formats: Sequence[str] = ()) -> Callable[[Any], None]:
-    """Add a command of a function that makes a `Reader` of the command's own options."""
+    """Return a decorator that adds a command; its function makes a `Reader` from the command's own options."""
 
     def add(reader_of: Callable[..., Reader]) -> None:
         @click.pass_context
@@ -112,7 +112,7 @@ def _show(
     reading: Reading,
     result: ResultOptions,
 ) -> None:
-    """Write what the reader finds in each trace to its file, or all to stdout, and the notes about it."""
+    """Write each trace's result to its file, or all to stdout, and the notes about it."""
     notes: list[str] = []
     read, document_of = reader
 
@@ -138,9 +138,9 @@ def _show(
 
 _TREE = """{line}
 
-A tree, and who asks for launches, copies and host syncs. With --format speedscope, or an OUT that ends in
+A tree, and the callers of launches, copies and host syncs. With --format speedscope, or an OUT that ends in
 .speedscope.json, it is a flame graph for https://www.speedscope.app. Reads Python stacks. With graphs opened, each of
-their kernels has operator, module and Python function, with how sure that is.
+their kernels has operator, module and Python function, and how sure that is.
 
 \b
 Examples:
@@ -173,8 +173,8 @@ for _name, _line in _TREES.items():
 
 _SHAPE = """Show how near to the GPU's peaks each operator runs.
 
-What each operator must compute and move at least for the shapes that it was called with, what it reached of the GPU's
-peaks, and what stands between the trace and the speed of light.
+For each operator: the least work for its shapes, and the share of the GPU's peaks that it reached. For the trace: the
+parts between the least time that its work needs and the recorded time.
 
 \b
 Examples:
@@ -190,10 +190,10 @@ def _shape(peaks: tuple[str, ...], graph_capture: Path | None) -> Reader:
     return partial(api.roofline, peaks=peaks, capture=graph_capture), roofline_document
 
 
-_PATH = """Show what decides how long the trace takes.
+_PATH = """Show the critical path of the trace.
 
-The critical path over host, streams and syncs, and what each part could gain at most. --what-if replays the trace with
-changes, its dependencies kept.
+The path of host time, GPU work and syncs that decides how long the trace takes, and the most that each part could gain.
+--what-if replays the trace with changes and keeps its dependencies.
 
 \b
 Examples:
@@ -211,7 +211,7 @@ def _path(changes: tuple[str, ...]) -> Reader:
 
 _MEMORY = """Show what takes the GPU's memory.
 
-What lived at the peak and what for, who allocated it, how it grows, and what a batch of N would need.
+Memory at the peak by category and by what allocated it, its growth, and the need of a batch of N.
 
 \b
 Examples:

@@ -1,4 +1,4 @@
-"""`molprof report rows`: one table of many traces, where their rows are kept, and who reads them."""
+"""`molprof report rows`: one table of many traces, stored rows, and workers that read traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`molprof run`: a program of one's own, recorded."""
+"""`molprof run`: record a user's program."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
     argument after its name. Options of molprof come before it.
 
     Each call of transformers' generate is a batch of the trace, with its steps, tokens and logits processors. The
-    profiler runs for some steps of one call, and all others are timed as in the bare program; where a call is the only
-    one, or the first, its steps may all run under the profiler, which the last lines tell. molprof.step() marks a loop
-    of your own.
+    profiler runs for some steps of one call, and all others are timed as in the bare program. The first call, or the
+    only one, may run under the profiler as a whole; the last lines then say so. molprof.step() marks a loop of your
+    own.
 
     \b
     Examples:
@@ -151,7 +151,7 @@ def _repeat(settings: dict[str, Any], program: tuple[str, ...], output: OutputFi
 
 
 def _given_to_program(params: Sequence[click.Parameter], arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the program's own arguments that are options of molprof by name, each with its value."""
+    """Yield the program's own arguments that are also options of molprof, each with its value."""
     options = {name: item for item in params if isinstance(item, click.Option) for name in item.opts}
     for argument, following in pairwise([*arguments, None]):
         name, is_whole, _ = str(argument).partition("=")

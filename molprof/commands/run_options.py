@@ -1,4 +1,4 @@
-"""Options of commands that run models, and values that they take."""
+"""Options of commands that run models, and types of their values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PATTERN = Read(lambda text: text.replace("\\n", "\n").replace("\\t", "\t"), "PA
 
 
 def check_arguments(arguments: Sequence[str], used: bool) -> None:
-    """Check that values of `--processor-arg` have a processor of the user's own that takes them."""
+    """Check that a processor of the user takes the values of `--processor-arg`."""
     if arguments and not used:
         raise UsageError("--processor-arg is for a processor of your own", hint="--processor package.module:Class")
 
@@ -46,7 +46,7 @@ class Seconds(click.FloatRange):
 
 
 def pair(name: str, example: str, least: int | None = None) -> Read:
-    """Two whole numbers with a sign between them; with `least`, the first is at least that and at most the second."""
+    """Return a type for two whole numbers around a sign; with `least`, at least that and in ascending order."""
 
     def numbers(text: str) -> tuple[int, int]:
         match = re.fullmatch(rf"([0-9]+){name.strip(ascii_letters)}([0-9]+)", text)
@@ -59,7 +59,7 @@ def pair(name: str, example: str, least: int | None = None) -> Read:
 
 
 def setting_option(row: Setting, **changes: Any) -> Callable[[_F], _F]:
-    """Return the option of a setting; `changes` replace what the table says of it."""
+    """Return the option of a setting; `changes` override the table."""
     details: dict[str, Any] = {"help": row.help, "metavar": row.metavar, "required": row.required}
     flag, default, unset = row.flag, row.default, row.unset
     if row.kind == "text":
@@ -85,19 +85,19 @@ def setting_option(row: Setting, **changes: Any) -> Callable[[_F], _F]:
 
 
 def format_options(function: _F) -> _F:
-    """`--prompt-format` and `--answer-format`, None where they are not given."""
+    """Add `--prompt-format` and `--answer-format`, None unless given."""
     return with_options(function, *(setting_option(SETTINGS[name]) for name in ("prompt_format", "answer_format")))
 
 
 def whole_options(function: _F) -> _F:
-    """Declare `--schema`, `--regex` and `--choices`, None where they are not given."""
-    text = "JSON schema: what it leaves room for, in place of coordinates."
+    """Add `--schema`, `--regex` and `--choices`, None unless given."""
+    text = "Show the freedom that this JSON schema leaves, in place of coordinates."
     more = (setting_option(SETTINGS[name]) for name in ("regex", "choices"))
     return with_options(function, setting_option(SETTINGS["schema"], help=text), *more)
 
 
 def sampling_asked(context: click.Context) -> str | None:
-    """Return the way to sample: as --sampling says, else `sample` where the command line has an option of sampling."""
+    """Return the kind of sampling: that of --sampling, else `sample` if the command line has a sampling option."""
     of_sampling = (name for name, row in SETTINGS.items() if row.recorded == "sampling_parameters")
     names = [name for name in of_sampling if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     sampling: str | None = context.params["sampling"]

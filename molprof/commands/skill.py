@@ -14,12 +14,12 @@ from molprof.common.files import check_output, replacing
 
 @click.command("skill", cls=Command)
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
-@click.option("--force", is_flag=True, help="Replace the files of a DIR that is there.")
+@click.option("--force", is_flag=True, help="Replace the files of an existing DIR.")
 def command(folder: Path, force: bool) -> None:
     """Write DIR: pages of workflow for an assistant, one for each question that traces answer.
 
-    A page has commands, the findings with what they fire at and what to do, and SQL with its columns; commands and SQL
-    are files too. They are made from what molprof has, so write them again after an update.
+    A page has commands, findings with their triggers and fixes, and SQL with its columns; commands and SQL are files
+    too. Write the pages again after an update of molprof.
 
     \b
     Examples:

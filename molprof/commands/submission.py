@@ -1,4 +1,4 @@
-"""Shared by commands that can run on a cluster: their options, submitting, following, collecting."""
+"""Commands on a cluster: their shared options, submitting, following, collecting."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ submit_options = grouped(Submission, "submission")
 
 
 class Submittable(Command):
-    """A command that remembers which options it was given, so that a task on a cluster can be given them."""
+    """A command that remembers its given options, so that a task on a cluster can get them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options, and keep those given in the order of the command line."""
@@ -84,7 +84,7 @@ class Submittable(Command):
 
 
 def own_arguments(context: click.Context, *without: str) -> list[str]:
-    """Return the options of a `Submittable` as words, without those of submission but `--config`, and `without`."""
+    """Return a `Submittable`'s options as words, without `without` and those of submission except `--config`."""
     left_out = {*PARAMETERS[1:], *without}
     values = dict(context.meta[_GIVEN])
     for item in context.command.params:
@@ -113,7 +113,7 @@ def submit_command(
     data: Mapping[str, Any] | None = None,
     submitted: Callable[[Job], None] = lambda job: None,
 ) -> None:
-    """Submit `tasks` as one job, call `submitted`, then follow the job and finish its results, or print its id."""
+    """Submit `tasks` as one job and call `submitted`; then follow the job and finish its results, or print its id."""
     from molprof.profiler.jobs.resources import overridden
     from molprof.profiler.jobs.submit import submit
     from molprof.profiler.project import DEFAULT_CLUSTER
@@ -132,7 +132,7 @@ def submit_command(
 
 
 def follow(job: Job) -> JobStatus:
-    """Print what changes until the job has ended; of a single task, its log too."""
+    """Print changes until the job has ended; for a single task, also its log."""
     from molprof.profiler.jobs.status import UNFINISHED, watch
 
     said: dict[int, tuple[str, str | None]] = {}
@@ -167,7 +167,7 @@ def follow(job: Job) -> JobStatus:
 
 
 def settle(status: JobStatus) -> None:
-    """Write the outcome of each task of a sweep into its results, and list them; RunError if one did not end well."""
+    """Write the outcome of each task of a sweep to its results, and list them. Raises RunError if one failed."""
     job = status.job
     if job.kind == "sweep":
         from molprof.profiler.jobs.index import collected

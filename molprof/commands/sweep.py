@@ -76,7 +76,7 @@ def _options(name: str) -> Mapping[str, Option] | None:
 
 @dataclass(frozen=True)
 class Running(Cases):
-    """How the cases of a sweep run."""
+    """Options on how the cases of a sweep run."""
 
     # fmt: off
     folder: Path | None = declared(folder_option(
@@ -96,7 +96,7 @@ class Running(Cases):
 
 @dataclass(frozen=True)
 class _Sweep:
-    """A grid, and the folder of what its cases write."""
+    """A grid, and the folder that its cases write to."""
 
     grid: Grid
     folder: Path
@@ -136,7 +136,7 @@ class _Sweep:
         return capture_settings(self.running.submission.project, **parameters)
 
     def _check_names(self, case: Case, settings: CaptureSettings) -> None:
-        """Refuse a name of the file that does not exist."""
+        """Raise UsageError for a name in the file that does not exist."""
         from molprof.profiler.constraints import find_factory
         from molprof.profiler.models.architecture import check_folder
         from molprof.profiler.molecules.files import split_column
@@ -253,7 +253,7 @@ def command(file: Path, case_options: tuple[str, ...], running: Running) -> int:
 
 
 def _done(folder: Path, turns: Sequence[tuple[LineCase, int]], running: Running) -> tuple[set[tuple[str, int]], bool]:
-    """Return the (case, process) pairs that have results or still run on a cluster; and whether any still run."""
+    """Return the (case, process) pairs that have results or still run on a cluster; and True if any still run."""
     from molprof.profiler.jobs.status import unfinished
 
     outputs = {str((folder / case.output(repeat)).absolute()): (case.name, repeat) for case, repeat in turns}
@@ -294,7 +294,7 @@ def _done(folder: Path, turns: Sequence[tuple[LineCase, int]], running: Running)
 
 
 def _machine(cases: Sequence[LineCase]) -> CaseFacts:
-    """Return what this machine can run, on the device of the first case."""
+    """Return the capabilities of this machine, on the device of the first case."""
     from molprof.profiler.bench.facts import read_machine
 
     settings = cases[0].settings
@@ -303,7 +303,7 @@ def _machine(cases: Sequence[LineCase]) -> CaseFacts:
 
 
 def _results(folder: Path, running: Running) -> Path:
-    """Return the file of results, of a share its own."""
+    """Return the results file; a share has its own."""
     return folder / RESULTS if running.share is None else part_path(folder / RESULTS, running.share)
 
 

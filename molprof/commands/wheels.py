@@ -1,4 +1,4 @@
-"""`molprof wheels`: what a machine without a network lacks for recording, as wheels in a folder."""
+"""`molprof wheels`: collect the packages that an offline machine lacks for recording, as wheels in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many answers of a run are judged, valid and wrong, for `MeasuredRun`."""
+"""Numbers of judged, valid and wrong answers of a run, for `MeasuredRun`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the client of a running server measured, as stored in each trace that the server recorded."""
+"""Measurements at the client of a running server, as stored in each trace that the server recorded."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Attached(Struct, frozen=True):
 
 
 def from_json(raw: Any) -> Attached:
-    """Return what a trace's `molprof_attached` holds. Raises TraceError, also without passes."""
+    """Return the content of a trace's `molprof_attached`. Raises TraceError, also without passes."""
     attached = read_typed(raw, Attached, KEY)
     if not attached.passes:
         raise TraceError(f"{KEY} has no passes")

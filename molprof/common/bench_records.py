@@ -71,7 +71,7 @@ class GenerationFigures:
 
 @dataclass(frozen=True)
 class SdpaFigures:
-    """What one process measured of the attention kernel; None: not recorded."""
+    """Figures of the attention kernel from one process; None: not recorded."""
 
     times_ns: list[Whole]  # of each timed call
     flops: Whole  # floating-point operations of a call
@@ -93,7 +93,7 @@ Runs = list[tuple[str, Whole]]  # of tokens: what they have in common, and how m
 
 @dataclass(frozen=True)
 class MaskedInstance:
-    """An engine along one instance: a mask before each token and before the end, until one forbids the next token."""
+    """Masks of an engine along one instance: before each token and before the end, until one forbids the next token."""
 
     description: str
     valid: bool | None  # by the validator; None: only a format is wrong
@@ -118,7 +118,7 @@ class MaskedInstance:
 
 @dataclass(frozen=True)
 class MaskedBatch:
-    """Steps of rows that stand at places spread over one instance: tokens accepted, masks filled and applied."""
+    """Steps of rows at different positions of one instance: tokens accepted, masks filled and applied."""
 
     rows: Whole
     threads: Whole | None  # that fill; None: as the package does
@@ -131,7 +131,7 @@ class MaskedBatch:
 
     @property
     def total_ns(self) -> list[int]:
-        """Of each step."""
+        """The total time of each step."""
         parts = [part for part in (self.accept_ns, self.fill_ns, self.apply_ns) if part]
         return [sum(times) for times in zip(*parts, strict=True)]
 
@@ -150,7 +150,7 @@ class TokenDifference:
 
 @dataclass(frozen=True)
 class MaskedSchema:
-    """What one process measured of a schema; None: not recorded."""
+    """Figures of one schema from one process; None: not recorded."""
 
     name: str
     status: str  # `ok`, `refused` by the engine, `not judged`, or how it ended the process
@@ -173,7 +173,7 @@ class MaskedSchema:
 
 @dataclass(frozen=True)
 class MaskFigures:
-    """What one process measured of an engine, or of two; then nothing is timed."""
+    """Figures of an engine, or of a comparison of two (then without times), from one process."""
 
     schemas: list[MaskedSchema]
     version: str  # of the packages
@@ -208,7 +208,7 @@ class CaseResult:
 
     @property
     def problem(self) -> str:
-        """Why it is not ok."""
+        """The reason why it is not ok."""
         return f"{self.status}: {self.message}" if self.message else self.status
 
     @property
@@ -277,7 +277,7 @@ def read_results(path: Path, to_add: bool = False) -> Results:
 
 
 def part_path(path: Path, share: tuple[int, int]) -> Path:
-    """Return the file beside a file of results that a share of the cases is written to.
+    """Return the file of one share of the cases, next to the results file.
 
     Not all nodes can append to one.
     """
@@ -285,7 +285,7 @@ def part_path(path: Path, share: tuple[int, int]) -> Path:
 
 
 def part_paths(path: Path) -> list[Path]:
-    """Return the files of shares beside a file of results."""
+    """Return the files of shares next to a results file."""
     return sorted(path.parent.glob(f"{glob.escape(path.stem)}.*-of-*{path.suffix}"))
 
 
@@ -335,7 +335,7 @@ def _read(path: Path, to_add: bool) -> Results:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether a sweep wrote to the folder. Raises TraceError where that was one of an older molprof."""
+    """Return True if a sweep wrote to the folder. Raises TraceError if that was one of an older molprof."""
     if (folder / RESULTS).is_file() or part_paths(folder / RESULTS):
         return True
     with contextlib.suppress(OSError, ValueError):
@@ -347,7 +347,7 @@ def is_sweep(folder: Path) -> bool:
 
 
 def read_sweep(folder: Path) -> Results:
-    """Return the last result of each process of each case of a sweep, in the order in which they were begun."""
+    """Return the last result of each process of each case of a sweep, in order of their begin."""
     if not is_sweep(folder):
         raise TraceError(f"{folder} holds no results of a sweep", "molprof sweep GRID makes such a folder")
     whole = read_results(folder / RESULTS)
@@ -365,7 +365,7 @@ def _of_manifests(
     folder: Path,
     environments: Mapping[str, dict[str, Any]] = {},
 ) -> Results:
-    """Return the results with what the manifests of captures without a recorded pass say."""
+    """Return the results with the content of the manifests of captures without a recorded pass."""
     all_environments, completed = dict(environments), list[CaseResult]()
     for result in results:
         if result.kind == GENERATE and result.status == OK and result.output is not None:

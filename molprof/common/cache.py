@@ -104,7 +104,7 @@ def private_folder(path: Path) -> Iterator[int]:
 
 
 def is_private(status: os.stat_result) -> bool:
-    """Whether only this user can write what has this status."""
+    """Return True if only this user can write a file with this status."""
     shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return status.st_uid == os.getuid() and not shared and not stat.S_ISLNK(status.st_mode)
 
@@ -126,7 +126,7 @@ def _prune(directory: int, most_bytes: int) -> None:
 
 @functools.cache
 def code_digest() -> str:
-    """Hash of the paths, sizes and times of all code that makes and shows figures. To read it takes thrice the time."""
+    """Return a hash of the paths, sizes and times of all code that makes and shows figures; content takes longer."""
     files = []
     for package in _PACKAGES:
         spec = find_spec(package)
@@ -139,7 +139,7 @@ def code_digest() -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Hash of the file's bytes; not read again if it is unchanged. Raises OSError."""
+    """Return the hash of the file's bytes; not read again if it is unchanged. Raises OSError."""
     status = path.stat()
     state = (str(path.resolve()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     key = _digest(repr(state).encode()).hex()

@@ -1,4 +1,4 @@
-"""What commands show: titles, notes, tables of raw values with their units, plots. Formats turn it into text."""
+"""Documents: titles, notes, tables of raw values with units, plots. Formats turn them into text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Column(Struct, frozen=True):
 
     @property
     def numeric(self) -> bool:
-        """Whether it holds numbers, which stand right."""
+        """True if it holds numbers, which are aligned right."""
         return self.unit not in ("text", "name", "path")
 
 
@@ -55,16 +55,16 @@ class Table(Struct, frozen=True):
 
     @property
     def titled(self) -> bool:
-        """Whether it has headings; without any it holds names and what there is to say about each."""
+        """True if it has headings; without any it holds names, each with its text."""
         return any(column.title for column in self.columns)
 
     @property
     def shown(self) -> bool:
-        """Whether formats show it: without rows only where a query gave none."""
+        """True if formats show it: without rows only if it is a query's result."""
         return bool(self.rows) or self.wide
 
     def cells(self) -> Iterator[list[Cell]]:
-        """Rows whose cells all have their unit."""
+        """Yield rows whose cells all have their unit."""
         for row in self.rows:
             yield [
                 item if isinstance(item, Cell) else Cell(item, column.unit)
@@ -154,7 +154,7 @@ Name = str | tuple[str, str | Callable[[Any], Any]] | tuple[str, str | Callable[
 
 
 def objects(items: Iterable[Any], *names: Name) -> list[Any]:
-    """Return a dict for each item, for JSON; None for None."""
+    """Return the dicts of several items, for JSON; None for None."""
     each = ((name, name) if isinstance(name, str) else name for name in names)
     getters = {name: _inner(where, *inside) for name, where, *inside in each}
     return [None if item is None else {name: get(item) for name, get in getters.items()} for item in items]
@@ -167,7 +167,7 @@ def named(item: Any, *names: Name) -> dict[str, Any]:
 
 
 def records(items: Iterable[Any], **how: Any) -> Table:
-    """Return a column for each JSON name that an item has, with the values as they are. how.
+    """Return a column for each JSON name that an item has, with the values as they are. how: fields of `Table`.
 
     What else a `Table` has.
     """
@@ -177,7 +177,7 @@ def records(items: Iterable[Any], **how: Any) -> Table:
 
 
 def _plain(value: Any) -> Any:
-    """Return the Python number of one of numpy."""
+    """Return a number of numpy as one of Python."""
     return value.item()
 
 
@@ -206,10 +206,10 @@ def _getter(where: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def pairs(rows: Sequence[Row], wide: bool = False, narrow: bool = False) -> Table:
-    """Names and what there is to say about each, without headings."""
+    """Return a table of names, each with its text, without headings."""
     return Table((Column(), Column()), rows, wide=wide, narrow=narrow)
 
 
 def last_rows(count: int, least: int = 0) -> tuple[tuple[int, ...], ...]:
-    """Of so many rows all but the first ones as spare, the last of them first."""
+    """Return all of so many rows but the first ones as spare, the last of them first."""
     return tuple((index,) for index in range(count - 1, least - 1, -1))

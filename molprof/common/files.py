@@ -1,4 +1,4 @@
-"""Where molprof keeps files of its own, and how it writes any file: whole or not at all."""
+"""Folders of molprof's own files, and writing of any file: whole or not at all."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cache_dir() -> Path:
 
 
 def user_cache_dir() -> Path:
-    """Where the system keeps a user's caches, for molprof: `~/.cache/molprof`, on macOS `~/Library/Caches/molprof`."""
+    """Return the system's cache folder for molprof: `~/.cache/molprof`, on macOS `~/Library/Caches/molprof`."""
     from platformdirs import user_cache_path  # on use: start-up needs none
 
     return user_cache_path("molprof")
@@ -66,7 +66,7 @@ def read_text(path: Path, hint: str | None = None) -> str:
 
 @contextmanager
 def replacing(path: Path, force: bool = True) -> Iterator[Path]:
-    """Make a temporary file beside `path` that takes its place when the block ends well, and is deleted otherwise.
+    """Make a temporary file next to `path`; if the block succeeds, it replaces `path`, else it is deleted.
 
     An interrupt, a full disk or a crash inside the block leaves `path` as it was. Without `force`, a file that another
     process wrote to `path` meanwhile stays too: the new one gets the next free name, which the TakenError tells.
@@ -87,12 +87,12 @@ def replacing(path: Path, force: bool = True) -> Iterator[Path]:
 
 
 def written_files() -> list[Path]:
-    """Return the files that this process has written, once each; not those of the user's cache."""
+    """Return the files that this process has written, without those of the user's cache."""
     return [*dict.fromkeys(_written)]
 
 
 def _placed(part: Path, path: Path, force: bool) -> Path:
-    """Give the file `part` the name `path`, or without `force` the next one that is free, and return it."""
+    """Rename the file `part` to `path`, or without `force` to the next free name, and return the new path."""
     if force:
         return part.replace(path)
     while True:
@@ -146,7 +146,7 @@ def stdout_problem() -> OSError | None:
 
 @contextmanager
 def scratch_file(path: Path) -> Iterator[Path]:
-    """Make a new empty hidden file beside `path`. The end of the block deletes it, with all that has its name and more.
+    """Make an empty hidden file next to `path`, deleted after the block with all files whose names begin with its name.
 
     A lock on it tells other processes that it is in use: those that killed processes left are removed.
     """
@@ -166,7 +166,7 @@ def scratch_file(path: Path) -> Iterator[Path]:
 
 
 def _new_scratch(path: Path) -> tuple[Path, int]:
-    """Return a scratch file beside `path`, and its open handle, which is locked."""
+    """Return a scratch file next to `path`, and its open handle, which is locked."""
     numbers = itertools.count()
     while True:
         part = path.with_name(f".{path.name[:_NAME_CHARACTERS]}.{os.getpid()}-{next(numbers)}{_SCRATCH}")
@@ -195,7 +195,7 @@ def remove_stale(folder: Path) -> None:
 
 
 def _remove(part: Path) -> None:
-    """Remove a scratch file, and files with longer names that a library wrote beside it."""
+    """Remove a scratch file, and files with longer names that a library wrote for it."""
     part.unlink(missing_ok=True)
     with suppress(OSError):
         for name in os.listdir(part.parent):
@@ -204,7 +204,7 @@ def _remove(part: Path) -> None:
 
 
 def next_free(path: Path, taken: Callable[[Path], bool] = os.path.lexists) -> Path:
-    """Return the path, or where a file has it the first that none has: `x-2.json.gz`, `x-3.json.gz`, ..."""
+    """Return the path, or if it exists the first free name: `x-2.json.gz`, `x-3.json.gz`, ..."""
     ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
     stem = path.name.removesuffix(ending)
     names = itertools.chain((path.name,), (f"{stem}-{number}{ending}" for number in itertools.count(2)))
@@ -212,7 +212,7 @@ def next_free(path: Path, taken: Callable[[Path], bool] = os.path.lexists) -> Pa
 
 
 def is_same(path: Path, other: Path) -> bool:
-    """Whether both are one file."""
+    """Return True if both paths are of one file."""
     try:
         return path.samefile(other)
     except (OSError, ValueError):  # one of them is not there, or no name of a file
@@ -220,7 +220,7 @@ def is_same(path: Path, other: Path) -> bool:
 
 
 def check_output(path: Path, force: bool, inputs: Iterable[Path] = ()) -> None:
-    """Refuses, before any work, an output path that cannot or must not be written: not over an input either."""
+    """Refuse, before any work, an output path that cannot be written or is an input."""
     try:
         if any(is_same(path, item) for item in inputs):
             raise UsageError(f"{path} is an input of this command, which would be lost", hint="name another file")

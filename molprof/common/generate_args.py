@@ -68,7 +68,7 @@ def refused(name: str, value: Any, whose: str = "") -> tuple[str, str]:
 
 
 def active(arguments: Mapping[str, Any], samples: bool) -> dict[str, Any]:
-    """Return the arguments that do something: of those of sampling, none without it."""
+    """Return the arguments that have an effect: without sampling, none of its own."""
     return {
         name: value
         for name, value in arguments.items()

@@ -1,4 +1,4 @@
-"""The command that installs what is missing, whether molprof comes from an index, a wheel or a checkout."""
+"""Install commands for missing packages, whether molprof comes from an index, a wheel or a checkout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OWN = "molprof"
 
 
 def install_command(package: str, extra: str | None = None, of: Sequence[str] = (_OWN,)) -> str:
-    """Return the pip command for a package that is missing, and for all else that is.
+    """Return the pip command for a package that is missing, together with all others that are.
 
     It names the packages themselves: molprof[extra] would ask an index for molprof, which may be a checkout.
 

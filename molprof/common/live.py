@@ -1,4 +1,4 @@
-"""What a program calls to mark a loop of its own: steps, phases, tokens. Without a recording, each call does nothing.
+"""Marks for a program's own loop: steps, phases, tokens. Without a recording, each call does nothing.
 
 Imports neither torch nor numpy, so that a program can keep these calls where molprof records nothing.
 """
@@ -17,7 +17,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 class LoopListener(Protocol):
-    """A recording that hears of the loops of a program."""
+    """A recording that receives the marks of a program's loops."""
 
     def step(self, prompts: Any, model: Any) -> AbstractContextManager[None]:
         """Open the block of one step."""
@@ -26,14 +26,14 @@ class LoopListener(Protocol):
         """Open the block of one phase."""
 
     def tokens(self, ids: Any, sequences: Any) -> None:
-        """Take the tokens of a step."""
+        """Receive the tokens of a step."""
 
     def watched(self, name: str) -> None:
         """Note that a processor of this class is about to be called, in its phase."""
 
 
 class _Active:
-    """The running recording, and the function that begins one at the first step that a program marks."""
+    """The running recording, and the function that begins one at the first marked step."""
 
     loop: LoopListener | None = None
     begin: Callable[[], None] | None = None
@@ -49,12 +49,12 @@ def begin_with(begin: Callable[[], None] | None) -> None:
 
 
 def switch_off(heard: Callable[[str], None] | None) -> None:
-    """Make watched processors return their scores unchanged, and call `heard` with each one's name; None: stop that."""
+    """Make watched processors return their scores unchanged, and call `heard` with each one's name; None: end that."""
     _active.off = heard
 
 
 def step(prompts: Any = None, model: Any = None) -> AbstractContextManager[None]:
-    """Return a step of a decoding loop of your own: `with molprof.step():` around all that it does.
+    """Mark a step of your own decoding loop: `with molprof.step():` around all that it does.
 
     Its time is in the phase `forward`, of the first step `prefill`, until a `phase` begins in it.
 
@@ -70,7 +70,7 @@ def step(prompts: Any = None, model: Any = None) -> AbstractContextManager[None]
 
 
 def phase(name: str) -> AbstractContextManager[None]:
-    """Return a phase of a step, in this order: `with molprof.phase("processor"):`, then `sampling`, `bookkeeping`.
+    """Mark a phase of a step, in this order: `with molprof.phase("processor"):`, then `sampling`, `bookkeeping`.
 
     After a phase the next one of a step begins: what follows the processor is `sampling`, and what follows that is
     `bookkeeping`, the rest of the step. Raises UsageError for another name.
@@ -97,7 +97,7 @@ def tokens(ids: Any, sequences: Any = None) -> None:
 
 
 def watch(processor: T) -> T:
-    """Return the processor, which a loop of your own then runs in the phase `processor`.
+    """Return the processor, wrapped so that a loop of your own runs it in the phase `processor`.
 
     Reports name it by its class.
 
@@ -136,14 +136,14 @@ def watch(processor: T) -> T:
 
 
 def _scores(signature: inspect.Signature, args: Any, kwargs: Any) -> Any:
-    """Return the scores that a processor gets: its argument of this name, else the second; None without either."""
+    """Return a processor's scores: its argument of this name, else the second; None without either."""
     arguments = signature.bind(*args, **kwargs).arguments
     return arguments.get("scores", next(iter(list(arguments.values())[1:2]), None))
 
 
 @contextmanager
 def listening(loop: LoopListener) -> Iterator[None]:
-    """Let a recording hear of loops inside the block."""
+    """Send the marks of loops inside the block to a recording."""
     _active.loop = loop
     try:
         yield

@@ -1,4 +1,4 @@
-"""The run manifest: what `molprof capture` stores beside the events. The profiler writes it, the analysis reads it."""
+"""The run manifest: what `molprof capture` stores with the events. The profiler writes it, the analysis reads it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _THROTTLED_RATIO = 0.01
 
 
 class Environment(Struct, frozen=True):
-    """Hardware and software of the run; None: it has no such part."""
+    """Hardware and software of the run; None: there is no such part."""
 
     gpu: str | None
     gpu_memory_bytes: int | None
@@ -63,7 +63,7 @@ class Environment(Struct, frozen=True):
 
 
 class Resolved(Struct, frozen=True):
-    """Facts known only after loading: the model, and the values chosen for `auto` and missing settings.
+    """Facts known only after loading: the model, and the values used for `auto` and missing settings.
 
     None: a program of one's own does not tell.
     """
@@ -154,7 +154,7 @@ class Window(Struct, frozen=True):
 
 
 class Session(Struct, frozen=True):
-    """A capture of several runs, whose timed passes were interleaved: in each round every run had one, in random order.
+    """A capture of several runs with interleaved timed passes: each round has one pass per run, in random order.
 
     Two runs of one session are compared round by round.
     """
@@ -192,7 +192,7 @@ class Disagreement(Struct, frozen=True):
 
 
 class MaskedLogits(Struct, frozen=True):
-    """Tokens made impossible for one prompt, counted by molprof in an untimed pass, by where the row stood.
+    """Masked logits of one prompt, counted by molprof in an untimed pass, by the kind of the row's position.
 
     Their logits are -inf, or so far below the largest that their probability is 0 in float32.
     """
@@ -211,7 +211,7 @@ class MaskedLogits(Struct, frozen=True):
 
 
 class Drafts(Struct, frozen=True):
-    """Tokens that an assistant drafted for one prompt, by outcome."""
+    """Tokens that an assistant drafted for one prompt, by result."""
 
     drafted: int  # the sum of the next four
     accepted: int
@@ -258,19 +258,19 @@ class SequenceRun(Struct, frozen=True):
 
     @property
     def unchecked(self) -> bool:
-        """Whether recording lacked RDKit, without which another skeleton than the prompt's cannot be judged."""
+        """True if recording lacked RDKit, without which a skeleton other than the prompt's cannot be judged."""
         return self.smiles is not None and self.valid is None
 
     @property
     def busy_steps(self) -> int:
-        """Steps from when it joined, or else from its first token, until it ended."""
+        """Steps from joining the batch, or from its first token, to its end."""
         counts = [1] * len(self.token_ids) if self.step_tokens is None else self.step_tokens
         first = next((index for index, count in enumerate(counts) if count), 0) if self.joined is None else self.joined
         return len(counts) - first
 
 
 class ProcessorCalls(Struct, frozen=True):
-    """A logits processor of a program of one's own."""
+    """A logits processor of the user's program."""
 
     name: str  # of its class
     place: int  # among the processors of a step
@@ -282,7 +282,7 @@ class ProcessorCalls(Struct, frozen=True):
 
 
 class Skipped(Struct, frozen=True):
-    """A part of the input that gave no prompt."""
+    """A part of the input that made no prompt."""
 
     line: int
     text: str
@@ -312,7 +312,7 @@ class Machine(Struct, frozen=True):
     passes: list[MachineSpan]
 
     def doubts(self) -> tuple[str, ...]:
-        """Why the times of the timed passes are in doubt."""
+        """Return the reasons to doubt the times of the timed passes."""
         return tuple(self._doubts())
 
     def _doubts(self) -> Iterator[str]:
@@ -381,7 +381,7 @@ class Manifest(Struct, frozen=True):
 
 
 class Trimmed(Struct, frozen=True):
-    """The part of another trace that was kept; None and empty lists: all."""
+    """The kept part of another trace; None and empty lists: all."""
 
     source: str  # name of the other trace's file
     whole_steps: bool  # the kept steps are whole, so that their figures are unchanged
@@ -395,7 +395,7 @@ class Trimmed(Struct, frozen=True):
     end_ns: int | None = None
 
     def text(self) -> str:
-        """In words, for a report."""
+        """Return it as text, for a report."""
         parts = []
         if self.first_step is not None:
             of = "" if self.batch is None else f" of batch {self.batch}"
@@ -427,7 +427,7 @@ def from_json(raw: Any) -> Manifest:
 
 
 def _from_schema_1(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the manifest as one of schema 2; in schema 1 `model` and `generation` hold settings and their outcome."""
+    """Return a manifest of schema 1, whose `model` and `generation` hold settings and results, as one of schema 2."""
     model = read_typed(raw.get("model"), dict[str, Any], "manifest: model")
     generation = read_typed(raw.get("generation"), dict[str, Any], "manifest: generation")
     resolved = {**generation, **model}

@@ -1,4 +1,4 @@
-"""Figures of each run of a capture with several runs, in the manifest: time per step, constraint's share, answers."""
+"""Figures of each run of a multi-run capture, in the manifest: time per step, constraint's share, answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class MeasuredRun(Struct, frozen=True):
-    """Unprofiled figures of one run of a capture with several runs. All times are in ns."""
+    """Unprofiled figures of one run of a multi-run capture. All times are in ns."""
 
     name: str
     processor: str | None
@@ -30,7 +30,7 @@ class MeasuredRun(Struct, frozen=True):
 
     @property
     def constraint_step_ns(self) -> float | None:
-        """Accepting, filling and applying, per step; where not recorded, the phase; None without a processor."""
+        """Time per step to accept, fill and apply; if not recorded, of the phase; None without a processor."""
         if self.processor is None:
             return None
         parts = [ns for name, ns in self.constraint_ns.items() if name != "read"]

@@ -1,4 +1,4 @@
-"""Memory and processors that are at hand, and how threads use them. From /proc and control groups, on Linux."""
+"""Available memory and processors, and threads' use of them. From /proc and control groups, on Linux."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def processors() -> int:
-    """Return how many processors this process may use; in a container fewer than the machine has."""
+    """Return the number of processors that this process may use; in a container fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -31,7 +31,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _of_groups(root: Path) -> Iterator[int]:
-    """Yield what control groups of both versions leave.
+    """Yield the free memory of control groups of both versions.
 
     Source: docs.kernel.org/admin-guide/cgroup-v2.html, cgroup-v1/memory.
     """
@@ -55,7 +55,7 @@ def _of_groups(root: Path) -> Iterator[int]:
 
 
 def return_freed() -> None:
-    """Return freed memory to the system, which glibc keeps where a block behind it is in use; elsewhere do nothing."""
+    """Return freed memory to the system, which glibc keeps if a later block is in use; elsewhere do nothing."""
     import ctypes  # on use: start-up needs none
 
     with contextlib.suppress(AttributeError):
@@ -63,26 +63,26 @@ def return_freed() -> None:
 
 
 def numbers(file: Path) -> dict[str, int]:
-    """Return the numbers of a file of lines `name number` or `name: number kB`."""
+    """Return the numbers in a file with lines `name number` or `name: number kB`."""
     rows = (line.replace(":", " ").split() for line in file.read_text().splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 
 
 def oom_kills() -> int:
-    """Return how many processes the kernel has killed for lack of memory since it started; 0 if not reported."""
+    """Return the number of processes that the kernel killed for lack of memory since it started; 0 if unknown."""
     with contextlib.suppress(OSError, ValueError):
         return numbers(Path("/proc/vmstat")).get("oom_kill", 0)
     return 0
 
 
 def let_threads_sleep() -> None:
-    """Make threads that wait for each other sleep, before torch is imported; what the user has set stays."""
+    """Make waiting threads sleep; call it before torch is imported. User settings are kept."""
     for name, value in _SLEEPING.items():
         os.environ.setdefault(name, value)
 
 
 def default_threads(usual: int) -> int:
-    """Threads of a run on a CPU: torch's own number, but one core stays free for other programs.
+    """Return the threads of a run on a CPU: torch's own number, but one core stays free for other programs.
 
     Args:
         usual: what torch would take, which stays where the user set it by a variable of the environment.

@@ -1,4 +1,4 @@
-"""What a prompt and a notebook show of a result: the text that commands print, the page that they write in a frame."""
+"""Results in a prompt or notebook: as text that commands print, or as the page that they write, in a frame."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _makers: list[Callable[[object, str], str]] = []
 
 
 def shown_by(make: Callable[[object, str], str]) -> None:
-    """Set what makes the text (`table`) or page (`html`) of a result.
+    """Set the functions that make the text (`table`) or page (`html`) of a result.
 
     Results stand below what renders them, and know it by this.
     """
@@ -22,7 +22,7 @@ def shown_by(make: Callable[[object, str], str]) -> None:
 
 
 def in_frame(result: object) -> str | None:
-    """Return the page of a result as HTML for a notebook; None where nothing makes pages."""
+    """Return the page of a result as HTML for a notebook; None if no function makes pages."""
     if not _makers:
         return None
     page = html.escape(_makers[0](result, "html"))
@@ -30,12 +30,12 @@ def in_frame(result: object) -> str | None:
 
 
 def as_text(result: object, otherwise: str) -> str:
-    """Return the text of a result for a prompt; `otherwise` where nothing makes texts."""
+    """Return the text of a result for a prompt; `otherwise` if no function makes texts."""
     return _makers[0](result, "table").rstrip("\n") if _makers else otherwise
 
 
 def named_lines(head: str, texts: Mapping[str, str | None]) -> str:
-    """Return a line, and below it texts by their names for a prompt; those that are None or empty are left out."""
+    """Return a line, followed by texts with their names for a prompt; without None and empty ones."""
     size = 2 + max(map(len, texts))
     rows = [
         textwrap.fill(escaped(text), _ROOM, initial_indent=f"  {name:{size}}", subsequent_indent=" " * (size + 2))

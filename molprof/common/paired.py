@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 
 class PairedRuns(Struct, frozen=True):
-    """Runs of a program and of the same with its logits processors switched off, one of each in a round, by round."""
+    """Paired runs of a program, with its logits processors on and off, one of each per round."""
 
     other: str  # name of the trace of the runs without
     switched_off: list[str]  # what they had not
@@ -18,5 +18,5 @@ class PairedRuns(Struct, frozen=True):
 
     @property
     def lengths_differ(self) -> bool:
-        """Whether one side wrote more tokens than the other in some round."""
+        """True if one side wrote more tokens than the other in some round."""
         return self.tokens != self.other_tokens

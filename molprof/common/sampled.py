@@ -1,4 +1,4 @@
-"""Samples of the Python functions of logits processors: what a recording keeps of them, and sums by function and line.
+"""Samples of Python functions of logits processors, as a recording stores them, with sums by function and line.
 
 The profiler writes them into the manifest, the analysis reads them there.
 """
@@ -14,7 +14,7 @@ _LEAST = 20
 
 
 class SampledStack(Struct, frozen=True):
-    """Functions inside each other, and how often they were seen so."""
+    """A stack of functions, and the number of samples that show it."""
 
     functions: list[int]  # places in `SampledFunctions.functions`, the outermost first
     lines: list[int]  # the line that runs, of each
@@ -39,12 +39,12 @@ class SampledFunctions(Struct, frozen=True):
 
     @property
     def sampled_ns(self) -> int:
-        """Time that all samples stand for."""
+        """The time that all samples represent."""
         return sum(stack.time_ns for stack in self.stacks) + self.other_ns
 
     @property
     def slowdown(self) -> float | None:
-        """The factor by which sampling made the phase longer, noise included; None without steps to compare."""
+        """The factor by which sampling lengthened the phase, noise included; None without steps to compare."""
         return self.step_ns / self.other_step_ns if self.other_step_ns else None
 
     @property
@@ -53,14 +53,14 @@ class SampledFunctions(Struct, frozen=True):
         return self.samples >= _LEAST and bool(self.stacks)
 
     def by_function(self) -> Counter[str]:
-        """Time by the innermost function, ns."""
+        """Return time by the innermost function, ns."""
         times_ns = Counter[str]()
         for stack in self.stacks:
             times_ns[self.functions[stack.functions[-1]]] += stack.time_ns
         return times_ns
 
     def inside(self) -> Counter[str]:
-        """Time by function, what it calls included, ns."""
+        """Return time by function, callees included, ns."""
         times_ns = Counter[str]()
         for stack in self.stacks:
             for index in set(stack.functions):
@@ -68,7 +68,7 @@ class SampledFunctions(Struct, frozen=True):
         return times_ns
 
     def by_line(self) -> Counter[tuple[str, int]]:
-        """Time by function and line, ns: the innermost of the program; where it has none, of the outermost.
+        """Return time by function and line, ns: the innermost of the program; if it has none, of the outermost.
 
         What a comprehension does is done in the line that it stands in.
         """

@@ -1,4 +1,4 @@
-"""One setting: how a field of a frozen dataclass declares what it accepts, its option, its row of reports, its work.
+"""One setting: declares a field's accepted values, its option, its row of reports, and its effect on the work.
 
 Standard library only. `rows` returns what is declared.
 """
@@ -52,11 +52,11 @@ class Setting(NamedTuple):  # a dataclass takes longer to import
 
     @property
     def reported(self) -> bool:
-        """Whether a report holds it: for its row, or to tell whether work is equal."""
+        """True if a report holds it: for its row, or to decide whether work is equal."""
         return bool(self.label) or self.decides in ("forward", "tokens")
 
     def check_value(self, value: Any) -> None:
-        """Raise UsageError where the setting does not accept `value`."""
+        """Raise UsageError if the setting does not accept `value`."""
         if value is None and self.optional:
             return
         if self.accepted is not None:
@@ -112,19 +112,19 @@ def _row(kind: str, declared: Field[Any], annotation: Any) -> Setting:
 
 
 def one_of(name: str, value: str, accepted: tuple[str, ...]) -> None:
-    """Raise UsageError where `value` is none of `accepted`."""
+    """Raise UsageError if `value` is none of `accepted`."""
     if value not in accepted:
         raise UsageError(f"no {name} {value!r}", hint=f"use one of: {', '.join(accepted)}")
 
 
 def at_least(name: str, value: int, least: int) -> None:
-    """Raise UsageError where `value` is below `least`."""
+    """Raise UsageError if `value` is below `least`."""
     if value < least:
         raise UsageError(f"{name} {value} is below {least}", hint=f"{name}: a whole number from {least} on")
 
 
 def key_value(option: str, text: str, example: str) -> tuple[str, str]:
-    """Return the key and the value of an option's text `KEY=VALUE`. Raises UsageError where it is none."""
+    """Return the key and the value of an option's text `KEY=VALUE`. Raises UsageError for another form."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"{option} {text!r} is not KEY=VALUE", hint=f"e.g. {option} {example}")
@@ -132,7 +132,7 @@ def key_value(option: str, text: str, example: str) -> tuple[str, str]:
 
 
 def key_values(option: str, texts: Iterable[str], example: str) -> dict[str, str]:
-    """Return the values of an option's texts, each once, by key. Raises UsageError where a key is given twice."""
+    """Return the values of an option's texts by key. Raises UsageError if a key is given twice."""
     values: dict[str, str] = {}
     for key, value in (key_value(option, text, example) for text in texts):
         if key in values:

@@ -1,4 +1,4 @@
-"""What a capture is asked to do: the table of its settings, each declared in one place. Standard library only."""
+"""The settings of a capture, each declared in one place. Standard library only."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ class CaptureSettings:
             raise UsageError(message, hint)
 
     def _conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield settings that exclude each other: the message, and what to do about it."""
+        """Yield settings that exclude each other: the message, and the advice."""
         compiled = self.compile not in (AUTO, "off")
         first, last = self.window or (0, 0)
         if self.engine_name == ASSISTED or self.assistant is not None:
@@ -369,7 +369,7 @@ class CaptureSettings:
             yield "without a processor all drafts are free", "--processor NAME, or leave out --free-drafts"
 
     def _not_continuous(self) -> Iterator[tuple[str, str]]:
-        """Yield what continuous batching leaves out or replaces without saying so."""
+        """Yield settings that transformers' continuous batching silently ignores or replaces."""
         what = "continuous batching"
         if self.processor in WITHOUT_STATES:
             text = f"the processor {self.processor!r} has no table of states, which {what} takes"
@@ -394,11 +394,11 @@ class CaptureSettings:
 
     @property
     def text_format(self) -> TextFormat:
-        """How prompts and answers are written; UsageError where a pattern is none."""
+        """The format of prompts and answers; UsageError if a pattern is invalid."""
         return TextFormat(self.prompt_format, self.answer_format)
 
     def without_device(self, capability: tuple[int, int] | None) -> str | None:
-        """Why a device cannot run this; None if nothing is known against it.
+        """Return why a device cannot run this; None if no reason is known.
 
         Args:
             capability: compute capability of the GPU, major and minor; None: the device is no GPU.
@@ -413,7 +413,7 @@ class CaptureSettings:
 
     @property
     def engine_name(self) -> str:
-        """The engine: the one chosen, or the one that `auto` stands for."""
+        """The engine: the chosen one, or the one that `auto` selects."""
         if self.engine != AUTO:
             return self.engine
         if self.forced_runs or self.drop_finished:
@@ -422,7 +422,7 @@ class CaptureSettings:
 
     @property
     def samples(self) -> bool:
-        """Whether tokens are drawn."""
+        """True if tokens are drawn at random."""
         return self.sampling not in (None, "greedy")
 
     @property
@@ -444,5 +444,5 @@ SETTINGS = rows(CaptureSettings)
 
 
 def recorded(*decides: Decides) -> tuple[str, ...]:
-    """Keys of a report's `setup` for the settings that decide this aspect of the work."""
+    """Return keys of a report's `setup` for the settings that decide this aspect of the work."""
     return tuple(dict.fromkeys(row.recorded for row in SETTINGS.values() if row.decides in decides))

@@ -1,4 +1,4 @@
-"""Text that came from outside, made safe to print."""
+"""Text from outside, made safe to print."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def escaped(value: str) -> str:
 
 
 def shortened(value: str, most: int = _SHOWN_CHARACTERS) -> str:
-    """`value` as a message can hold it: the first characters of a long one, and how many it has."""
+    """Return `value` short enough for a message: the first characters of a long one, and its length."""
     if len(value) <= most:
         return value
     return f"{value[:most]}... ({len(value):,} characters)"
 
 
 def is_utf8(text: str) -> bool:
-    """Whether it has no half of a character, as names that are not UTF-8 have."""
+    """Return True if it has no surrogate characters, as names that are not UTF-8 have."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 

@@ -1,4 +1,4 @@
-"""How a model's prompts and answers are written: their tags, and how a coordinate block opens, separates and closes."""
+"""The format of a model's prompts and answers: tags, and the texts that open, separate and close coordinates."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ class TextFormat:
 
     @cached_property
     def marks(self) -> str:
-        """Characters that no coordinate contains: a block ends at each of them."""
+        """Characters that end a block, since no coordinate contains them."""
         return "".join(dict.fromkeys((self.block_open[:1], self.block_open[-1:], self.block_close[:1])))
 
     @cached_property
     def tags(self) -> tuple[str, ...]:
-        """The texts around prompt and answer that may each be one token: those without white space."""
+        """The texts before and after prompt and answer that may each be one token: those without white space."""
         texts = [*(text for text, _ in self._prompt_parts), self.opening, self.closing]
         return tuple(text.strip() for text in texts if len(text.split()) == 1)
 
@@ -112,7 +112,7 @@ class TextFormat:
         return f"{self.opening}{skeleton}{self.closing}"
 
     def numbers(self, text: str) -> str:
-        """Numbers that are written with commas, as this format separates them."""
+        """Return numbers that are written with commas in the form that separates them in this format."""
         return text.replace(",", self.separator)
 
     @cached_property
@@ -132,13 +132,13 @@ class TextFormat:
 
     @cached_property
     def atom_block(self) -> re.Pattern[str]:
-        """Group 1: bonds and rings before an atom; 2: the atom in brackets; 3: what its block holds."""
+        """Group 1: bonds and rings before an atom; 2: the atom in brackets; 3: the content of its block."""
         atom = rf"(\[[^\[\]{re.escape(self.marks)}]+\])"
         return re.compile(f"({self.between}){atom}{self.block.pattern}")
 
     @cached_property
     def between(self) -> str:
-        """The pattern of what may stand between a block and the next atom."""
+        """The pattern of the text that may be between a block and the next atom."""
         return rf"[^\[\]{re.escape(self.marks)}]*"
 
     @cached_property
@@ -162,7 +162,7 @@ class TextFormat:
         return text
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Where the contents of the closed blocks of an answer begin and end, in characters."""
+        """Return begin and end of the contents of the closed blocks of an answer, in characters."""
         for tag in self._tags_with_marks:
             text = text.replace(tag, "\0" * len(tag))
         return [match.span(1) for match in self.block.finditer(text)]
@@ -176,13 +176,13 @@ class TextFormat:
         return "".join([*pieces, text[end:]])
 
     def gaps(self, text: str) -> list[str]:
-        """Return what stands before, between and after the contents of the blocks of an answer."""
+        """Return the texts before, between and after the contents of the blocks of an answer."""
         edges = [0, *(edge for span in self.spans(text) for edge in span), len(text)]
         return [text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _parts(which: str, pattern: str) -> Iterator[tuple[str, str | None]]:
-    """Each literal text with the field after it."""
+    """Yield each literal text with the field after it."""
     before = ""
     try:
         for text, field, spec, conversion in string.Formatter().parse(pattern):

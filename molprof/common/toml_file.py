@@ -23,7 +23,7 @@ _T = TypeVar("_T", bound=Struct)
 
 
 class TomlFile(Struct, frozen=True):
-    """A file's tables, and the text that its lines are counted in."""
+    """A file's tables, and its text to count lines in."""
 
     path: Path  # as given
     text: str
@@ -31,7 +31,7 @@ class TomlFile(Struct, frozen=True):
     example: str  # what such a file looks like, for messages
 
     def line(self, keys: Sequence[str | int]) -> int:
-        """Return the line, from 1, on which the key (or place in a list) that `keys` lead to stands.
+        """Return the line, from 1, of the key (or index in a list) that `keys` lead to.
 
         If absent, its table's.
 
@@ -53,12 +53,12 @@ class TomlFile(Struct, frozen=True):
         return self.line(keys[:-1]) if len(keys) > 1 else 1
 
     def refuse(self, problem: str, keys: Sequence[str | int], hint: str | None = None) -> NoReturn:
-        """Raise UsageError that names the file and the line of the key, and the table if it is one of several."""
+        """Raise UsageError with the file and the line of the key, and the table if it is one of several."""
         table = f", [{'.'.join(map(str, keys[:2]))}]" if len(keys) > 2 and isinstance(keys[1], str) else ""
         raise UsageError(f"{self.path}, line {self.line(keys)}{table}: {problem}", hint=hint or self.example)
 
     def typed(self, table: object, keys: Sequence[str | int], kind: type[_T]) -> _T:
-        """Return the table that `keys` lead to as `kind`, a Struct with what each field takes in its `Meta`."""
+        """Return the table that `keys` lead to as `kind`, a Struct whose `Meta` limits each field."""
         fields = msgspec.structs.fields(kind)
         entry = self.check_keys(table, keys, [field.name for field in fields])
         if missing := [field.name for field in fields if field.required and field.name not in entry]:
@@ -74,7 +74,7 @@ class TomlFile(Struct, frozen=True):
         return msgspec.convert(entry, kind)
 
     def check_keys(self, table: object, keys: Sequence[str | int], known: Collection[str]) -> dict[str, Any]:
-        """Return the table that `keys` lead to, all of whose keys are `known`."""
+        """Return the table that `keys` lead to, after checking that all its keys are `known`."""
         if not isinstance(table, dict):
             self.refuse(f"{'.'.join(map(str, keys))} is {table!r}, expected a table", keys)
         for key in table:

@@ -1,4 +1,4 @@
-"""Typed values from JSON that somebody else may have written: every field checked, one wording of what is wrong."""
+"""Typed values from foreign JSON: every field is checked, errors have one wording."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ALONE = threading.Lock()
 def read_typed(
     raw: Any, kind: type[_T], where: str, hint: str | None = None, error: type[MolprofError] = TraceError
 ) -> _T:
-    """Return `raw`, decoded JSON, as `kind`; keys that `kind` does not have are left out.
+    """Return `raw`, decoded JSON, as `kind`; keys that `kind` lacks are dropped.
 
     Raises `error` if a field is missing, has another type, or `kind` itself refuses its value. Messages begin with
     `where`: a file and line, or a key.

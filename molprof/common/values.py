@@ -87,7 +87,7 @@ def numbered(value: float, noun: str, ending: str = "s") -> str:
 
 
 def class_names(path: str) -> str:
-    """Modules without their numbers: Model/Linear of Model_0/Linear_3."""
+    """Return modules without their numbers: Model/Linear of Model_0/Linear_3."""
     return _MODULE_NUMBER.sub("", path)
 
 
@@ -106,7 +106,7 @@ def short_source(name: str) -> str:
 
 
 def _without_arguments(name: str) -> str:
-    """Cut at the first parenthesis outside angle brackets, and what stands before the name: `enable_if<...>::type`.
+    """Return the text up to the first parenthesis outside angle brackets, without a type before the name.
 
     Brackets inside template arguments belong to these; in parentheses there, `<` and `>` may compare.
     """
@@ -124,12 +124,12 @@ def _without_arguments(name: str) -> str:
 
 
 def per(part: float | None, whole: float | None) -> float | None:
-    """`part` over `whole`; None where either is not recorded or `whole` is 0."""
+    """Return `part` over `whole`; None if either is not recorded or `whole` is 0."""
     return part / whole if part is not None and whole else None
 
 
 def width(value: str) -> int:
-    """Columns that `value` takes on a terminal: wide East Asian characters two, combining ones none."""
+    """Return the columns of `value` on a terminal: wide East Asian characters two, combining ones none."""
     if value.isascii():
         return len(value)
     return sum(
@@ -139,7 +139,7 @@ def width(value: str) -> int:
 
 
 def cut(value: str, size: int, unit: Unit = "text") -> str:
-    """`value` in at most `size` columns: the end left out where it does not fit, of a path the beginning."""
+    """Return `value` in at most `size` columns: its end is cut off, of a path its beginning."""
     if width(value) <= size:
         return value
     is_path = unit == "path"
@@ -150,7 +150,7 @@ def cut(value: str, size: int, unit: Unit = "text") -> str:
 
 
 def percentile(ascending: Sequence[_N], percent: int) -> _N | None:
-    """By nearest rank; None of fewer values than it takes to tell: 10 for the 90th, 100 for the 99th."""
+    """Return a percentile by nearest rank; None of too few values: 10 for the 90th, 100 for the 99th."""
     count = len(ascending)
     enough = count >= 100 / min(percent, 100 - percent) or (percent == 50 and count > 0)
     return ascending[-(-percent * count // 100) - 1] if enough else None
@@ -162,7 +162,7 @@ def now() -> str:
 
 
 def _digits(value: float) -> str:
-    """Three significant digits; more before the point where a number has them."""
+    """Return three significant digits, but all digits before the point."""
     size = abs(value)
     if size < 0.0995:
         return f"{value:.3g}"
@@ -171,7 +171,7 @@ def _digits(value: float) -> str:
 
 
 def _scaled(units: Sequence[str], value: float) -> str:
-    """In the largest of `units`, each 1000 times the one before, that leaves a digit before the point."""
+    """Return a number in the largest of `units`, each 1000 times the one before, with a digit before the point."""
     for power in range(len(units) - 1, 0, -1):
         if abs(value) >= 0.9995 * 1000**power:
             return f"{_digits(value / 1000**power)} {units[power]}"
@@ -183,7 +183,7 @@ def _number(value: float) -> str:
 
 
 def _percent(ratio: float) -> str:
-    """At most two decimals."""
+    """Return a percentage with at most two decimals."""
     percent = 100 * ratio
     if 0 < abs(percent) < 0.005:
         return "< 0.01 %" if percent > 0 else "> -0.01 %"
@@ -197,7 +197,7 @@ def _signed(text: Callable[[float], str], value: float) -> str:
 
 
 def _raw(value: float) -> str:
-    """Three decimals where a number is not whole, and no separators."""
+    """Return a number without separators, with three decimals if it is not whole."""
     if isinstance(value, int):
         return str(value)
     if math.isfinite(value) and abs(value) >= 1e-3:
@@ -226,7 +226,7 @@ _FORMATS: dict[Unit, Callable[[float], str]] = {
 
 
 def plain(value: Any) -> Any:
-    """Tuples as lists, all the way down."""
+    """Return a value with tuples as lists, on all levels."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""A running vLLM or SGLang server: its requests with and without their constraint, timed here, then recorded there."""
+"""Attach: requests to a running vLLM or SGLang server with and without their constraint, timed, then recorded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NO_PROFILER = """start vLLM with --profiler-config '{"profiler": "torch", "torch
 
 @dataclass(frozen=True)
 class Load:
-    """How requests are sent: so many at a time (None: no bound), so many per s (None: the next as one ends)."""
+    """How to send requests: at most so many at once (None: no bound), so many per s (None: the next as one ends)."""
 
     concurrency: int | None
     rate: float | None = None
@@ -48,7 +48,7 @@ class Load:
             raise UsageError(f"no requests are sent at a rate of {self.rate:g}", hint="--rate takes a number above 0")
 
     def due_ns(self, count: int, seed: int) -> list[int]:
-        """When requests are due, ns: at random (a Poisson process), alike in each pass; all at once without a rate."""
+        """Return when to send requests, ns: at random (a Poisson process), equally in each pass; or all at once."""
         if self.rate is None:
             return [0] * count
         gaps = random.Random(seed)
@@ -72,7 +72,7 @@ class _Client:
         self._server, self._settings, self._load, self._requests = server, settings, load, requests.requests
 
     def run(self, constrained: bool, stop: Callable[[], object] = lambda: False) -> Pass:
-        """One pass; `stop` is asked whether to give up. Raises RunError."""
+        """Send all requests once; `stop` returns True to give up. Raises RunError."""
         count = len(self._requests)
         left = iter(zip(self._requests, self._load.due_ns(count, self._settings.seed), strict=True))
         answers: list[Answer] = []
@@ -131,7 +131,7 @@ class _Client:
 
 
 class _Streamed:
-    """An answer as its pieces come."""
+    """A streamed answer, collected piece by piece."""
 
     def __init__(self) -> None:
         self.pieces_ns: list[int] = []
@@ -164,7 +164,7 @@ class _Streamed:
                 self.kinds.append(kinds[-1] if kinds else self.kinds[-1] if self.kinds else CONTENT)
 
     def calls(self) -> list[tuple[str, str]]:
-        """Names and arguments of the tools that it calls."""
+        """Return names and arguments of the tools that it calls."""
         return [(name, text) for _, (name, text) in sorted(self._calls.items())]
 
 
@@ -188,7 +188,7 @@ def attach(
     recording: ServerRecording | None,
     report: Callable[[str], None] = lambda line: None,
 ) -> AttachResult:
-    """Pass with and without the constraints, in turn, then a recording of each. The profiler is off afterwards.
+    """Run passes with and without the constraints, in turn, then record one of each. The profiler is off afterwards.
 
     Raises UsageError and RunError; an interrupt is raised when the profiler is off. What fails after the timed passes
     is in what is returned.
@@ -235,7 +235,7 @@ def attach(
 
 
 def _check_recording(server: Server, recording: ServerRecording, report: Callable[[str], None]) -> None:
-    """Raise RunError or UsageError where the server cannot record, before anything is timed."""
+    """Raise RunError or UsageError, before anything is timed, if the server cannot record."""
     if server.kind not in (VLLM, SGLANG):
         raise UsageError(f"{server.url} is neither vLLM nor SGLang: it cannot record", "leave out --traces")
     if not server.has("/start_profile"):
@@ -263,7 +263,7 @@ def start_profiler(server: Server, begin: dict[str, Any]) -> None:
 
 
 def stop_profiler(server: Server, report: Callable[[str], None]) -> None:
-    """Stop the profiler, which answers when the trace is written. Raises RunError."""
+    """Stop the profiler; this waits until the trace is written. Raises RunError."""
     problems: list[RunError] = []
 
     def ask() -> None:
@@ -285,7 +285,7 @@ def stop_profiler(server: Server, report: Callable[[str], None]) -> None:
 def _recorded(
     client: _Client, server: Server, recording: ServerRecording, constrained: bool, report: Callable[[str], None]
 ) -> list[Path]:
-    """Return the traces that the server wrote of a pass."""
+    """Return the traces that the server wrote during a pass."""
     before = traces_in(recording.source)
     begin: dict[str, Any] = {"max_iterations": recording.steps}
     if recording.skipped:
@@ -305,7 +305,7 @@ def _recorded(
 
 
 def when_whole(before: dict[Path, int], folder: Path, limit_s: float) -> list[Path]:
-    """Return the traces that are new in a folder, as soon as they do not grow. Raises RunError where none comes."""
+    """Return the new traces in a folder, once they no longer grow. Raises RunError if there is none."""
     ends = time.monotonic() + limit_s
     while time.monotonic() < ends:
         new = {path: size for path, size in traces_in(folder).items() if before.get(path) != size}
@@ -321,7 +321,7 @@ def largest(paths: Iterable[Path]) -> Path:
 
 
 def traces_in(folder: Path) -> dict[Path, int]:
-    """Sizes of traces by path, without those of vLLM's frontend, which runs no model."""
+    """Return sizes of traces by path, without those of vLLM's frontend, which runs no model."""
     paths = [path for pattern in ("*.json", "*.json.gz") for path in folder.rglob(pattern)]
     return {path: path.stat().st_size for path in paths if "async_llm" not in path.name}
 

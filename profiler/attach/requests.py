@@ -1,4 +1,4 @@
-"""Requests to a server of the OpenAI API: those of a file as they are, or made of prompts; what constrains them."""
+"""Requests to an OpenAI API server, from a file or made of prompts, and the fields that constrain them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Request:
     inside: str = ""  # kinds of the pieces that the constraint is about
 
     def body(self, constrained: bool) -> Body:
-        """Return the body to send, constrained or plain."""
+        """Return the body to send, with or without its constraint."""
         return self.constrained if constrained and self.constrained is not None else self.plain
 
 
@@ -99,7 +99,7 @@ def _fields(whole: Constraint, kind: str) -> Body:
 
 
 def of_file(path: Path, settings: CaptureSettings, server: Server, more: Body, against: Path | None) -> Requests:
-    """Return the requests of a file, one JSON object a line: a body of the OpenAI API, or a line of its batches.
+    """Return the requests of a file with one JSON object per line: an OpenAI API body, or a line of its batches.
 
     against: a file with as many requests, which stand in for those without their constraint.
 

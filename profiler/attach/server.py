@@ -1,4 +1,4 @@
-"""A running server of the OpenAI API, such as vLLM's or SGLang's: what it is asked, and what it answers."""
+"""A running server of the OpenAI API, such as vLLM's or SGLang's: requests and answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RefusedError(RunError):
 
 
 class Server:
-    """A server of vLLM or SGLang, or another one of the OpenAI API, which is timed and not recorded.
+    """A server of vLLM or SGLang; or another one of the OpenAI API, which is timed and not recorded.
 
     Args:
         url: with the path before /v1, if there is one.
@@ -69,7 +69,7 @@ class Server:
         self.kind, self.version = self._known()
 
     def _known(self) -> tuple[str, str]:
-        """Which program it is, and its version, empty where it does not say."""
+        """Return the server's program and its version, empty if unknown."""
         try:
             return VLLM, str(json.loads(self.ask("GET", "/version"))["version"])
         except (RunError, KeyError, TypeError, ValueError):
@@ -81,14 +81,14 @@ class Server:
         return SGLANG, ""
 
     def check_model(self, model: str, where: str = "") -> None:
-        """Raise UsageError for a model that it does not serve."""
+        """Raise UsageError for a model that the server does not have."""
         if model not in self.models:
             raise UsageError(
                 f"{where}{self.url} has no model {shortened(model)!r}", f"it has {', '.join(self.models[:10])}"
             )
 
     def has(self, path: str) -> bool:
-        """Whether it knows a path, which is not called: other methods than its own are refused there."""
+        """Return True if the server has a path, tested without a call: it refuses other methods there."""
         try:
             self.ask("OPTIONS", path)
         except RefusedError as problem:
@@ -96,7 +96,7 @@ class Server:
         return True
 
     def is_there(self) -> bool:
-        """Whether it still answers."""
+        """Return True if the server still answers."""
         try:
             self.ask("GET", "/v1/models", limit_s=_PROBE_S)
         except RunError as problem:
@@ -104,7 +104,7 @@ class Server:
         return True
 
     def ask(self, method: str, path: str, body: object = None, limit_s: float = 60) -> bytes:
-        """Ask the server and return its answer. Raises RunError, also where it refuses."""
+        """Send a request and return the answer. Raises RunError, also for a refusal."""
         with closing(self._sent(method, path, body, limit_s)) as connection:
             try:
                 return self._answered(connection, path).read()

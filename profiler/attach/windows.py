@@ -1,4 +1,4 @@
-"""A server in production, sampled: now and then a few steps of whatever it does are recorded, within bounds.
+"""Sampling of a production server: from time to time a few steps are recorded, within bounds.
 
 No requests are sent. The profiler is on during a window alone, and is stopped however that ends.
 """
@@ -53,7 +53,7 @@ class Sampled:
     ended: str = ""  # why there are no more
 
     def text(self) -> str:
-        """Return what was recorded, as text."""
+        """Return a summary of the recorded windows as text."""
         return (
             f"{counted(self.windows, 'window')}, {self.failed:,} without a trace; the profiler was on for"
             f" {self.profiled_s:.1f} s, and wrote {bytes_text(self.bytes)}; {self.ended}"
@@ -105,7 +105,7 @@ def sample(
 
 
 def _window(server: Server, sampling: Sampling, sampled: Sampled, report: Callable[[str], None]) -> tuple[Path, int]:
-    """Return the largest trace of one window, the others being deleted, and the bytes of all of them."""
+    """Return the largest trace of one window, after deleting the others, and the bytes of all of them."""
     if server.kind not in (VLLM, SGLANG):
         raise UsageError(f"{server.url} is neither vLLM nor SGLang: it cannot record")
     if not server.has("/start_profile"):
@@ -138,7 +138,7 @@ def _files(folder: Path) -> set[Path]:
 
 
 def _off(server: Server, report: Callable[[str], None]) -> None:
-    """Stop the profiler. One of a server that is gone is off; one that had stopped by itself refuses."""
+    """Stop the profiler; do nothing if the server is gone or refuses because it has stopped already."""
     try:
         stop_profiler(server, report)
     except RefusedError as problem:
@@ -155,7 +155,7 @@ def _off(server: Server, report: Callable[[str], None]) -> None:
 
 
 def _put_away(path: Path, sampling: Sampling) -> int:
-    """Keep or delete the trace; the bytes of those that are kept."""
+    """Keep or delete the trace; return the bytes of kept traces."""
     if sampling.kept is None:
         path.unlink(missing_ok=True)
         return 0

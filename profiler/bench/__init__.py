@@ -1,1 +1,1 @@
-"""Benchmarks: cases, grids, their processes, the file of results; masks of JSON schemas."""
+"""Benchmarks: cases, their processes, the file of results; masks of JSON schemas."""

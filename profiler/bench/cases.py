@@ -1,4 +1,4 @@
-"""Cases of a benchmark: their settings, as JSON too, and the id made of them. Imports no torch."""
+"""Cases of a benchmark: their settings, as objects and JSON, and ids made of them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ class LineCase:
 
     @property
     def is_measured(self) -> bool:
-        """Whether it is a capture without a recorded pass, whose manifest is the result."""
+        """True if it is a capture without a recorded pass, whose manifest is the result."""
         return self.settings is not None and self.settings.timed_only
 
     def of_batch(self, size: int) -> LineCase:
-        """One batch of another size, in one pass."""
+        """Return the case with one batch of another size, in one pass."""
         words = ("--batch-size", str(size), "-n", str(size), "--warmup", "1", "--repeats", "1", "--fill")
         settings = None if self.settings is None else replace(self.settings, batch_size=size, count=size)
         return replace(self, arguments=(*self.arguments, *words), settings=settings)
@@ -118,7 +118,7 @@ ENGINES = {
 
 @dataclass(frozen=True)
 class MasksCase:
-    """Some schemas of a folder, or one constraint, under one engine, without a model."""
+    """Some schemas of a folder, or one constraint, with one engine, without a model."""
 
     kind: ClassVar[str] = "masks"
 
@@ -175,7 +175,7 @@ def undivided(cases: Sequence[Case]) -> list[list[Case]]:
 
 
 def to_json(case: Case) -> dict[str, Any]:
-    """Return the settings of a case as a JSON object; `from_json` reads that of a kernel or of masks back.
+    """Return the settings of a case as a JSON object; `from_json` reads that of kernels and masks.
 
     What has its default is left out where it is optional, so that a new setting leaves the ids of stored results.
     """

@@ -1,4 +1,4 @@
-"""What a machine can run, and why a case cannot run there."""
+"""Capabilities of a machine, and the reason why a case cannot run there."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class CaseFacts:
 
 
 def read_machine(device: str, threads: int | None, cases: Sequence[Case] = ()) -> CaseFacts:
-    """Return what the machine can run; UsageError if there is no such device, or no model or tokenizer of the cases."""
+    """Return the machine's capabilities; UsageError if the device, or a model or tokenizer of the cases, is missing."""
     for name in ("torch", "transformers"):
         if importlib.util.find_spec(name) is None:
             raise MissingExtraError(name, "presets", "this command")

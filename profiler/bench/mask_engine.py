@@ -1,4 +1,4 @@
-"""An engine's masks as a capture makes and applies them, by row or by batch, and instances as tokens.
+"""An engine's masks, made and applied as in a capture, by row or by batch; and instances as tokens.
 
 Imports torch only when an engine is made.
 """
@@ -47,7 +47,7 @@ class MaskEngine:
 
 @dataclass(frozen=True)
 class CompiledConstraint:
-    """A constraint that an engine has compiled."""
+    """A constraint compiled by an engine."""
 
     processor: Any
     compiled: Any
@@ -63,7 +63,7 @@ class CompiledConstraint:
 
 
 class FollowedRow:
-    """A batch of rows, usually one, that is followed without a model: the calls of a capture, of scores that are 0."""
+    """A batch of rows, usually one, without a model: the calls of a capture, on scores that are 0."""
 
     def __init__(self, compiled_constraint: CompiledConstraint, rows: int, device: Any) -> None:
         import torch
@@ -76,14 +76,14 @@ class FollowedRow:
         self._out = self._scores
 
     def accept(self, *tokens: int) -> None:
-        """Write a token for each row, which the next mask accepts."""
+        """Add a token to each row, which the next mask accepts."""
         if self._written == self._ids.shape[1]:
             self._ids = self._torch.cat([self._ids, self._torch.zeros_like(self._ids)], dim=1)
         self._ids[:, self._written] = self._torch.tensor(tokens, device=self._device)
         self._written += 1
 
     def fill(self) -> dict[str, int]:
-        """Accept, fill and apply, and return their times, ns: on a GPU applying ends when the device has done it."""
+        """Accept, fill and apply; return their times, ns. On a GPU, apply ends when the device is done."""
         self._scores.zero_()
         self._settle()
         self._out = self.batch(self._ids[:, : self._written], self._scores)
@@ -95,11 +95,11 @@ class FollowedRow:
         return times
 
     def bits(self) -> Any:
-        """Return what the first row's last mask allows, uint8 (logits width,)."""
+        """Return the tokens that the first row's last mask allows, uint8 (logits width,)."""
         return self._out[0].isfinite().cpu().numpy().astype("uint8")
 
     def allows(self, token: int) -> bool:
-        """Whether that mask allows a token."""
+        """Return True if that mask allows a token."""
         return bool(self._out[0, token].isfinite())
 
     def _settle(self) -> None:
@@ -109,7 +109,7 @@ class FollowedRow:
 
 @dataclass(frozen=True)
 class Judged:
-    """An instance, its tokens as the tokenizer cuts it, and what the validator says of it."""
+    """An instance, its tokens by the tokenizer, and the validator's verdict on it."""
 
     instance: Instance
     valid: bool | None  # None: only a format is wrong, or nothing judges it
@@ -119,7 +119,7 @@ class Judged:
 
 
 def judged(item: SchemaFile, target: Any) -> Iterator[Judged]:
-    """Yield the instances of a schema, or of another constraint. Raises MolprofError where it is no schema."""
+    """Yield the instances of a schema, or of another constraint. Raises MolprofError for an invalid schema."""
     of_schema = item.whole.kind == "schema"
     validator = schema_validator(item.schema, item.name, "molprof bench masks") if of_schema else None
     for instance in item.instances:

@@ -70,7 +70,7 @@ def measure_each(case: MasksCase, limits: Limits, measure: str = MEASURE) -> End
 
 
 def measure_masks(raw: dict[str, Any], done: int, kept: str) -> None:
-    """Measure the schemas of a case but for the first `done`, each added to the file `kept` as a JSON line."""
+    """Measure the schemas of a case except the first `done`; add each to the file `kept` as a JSON line."""
     import torch
     from msgspec import to_builtins
 
@@ -149,7 +149,7 @@ def _measured(case: MasksCase, item: SchemaFile, engine: MaskEngine) -> dict[str
 def _batched(
     case: MasksCase, one: Judged, engine: MaskEngine, compiled_constraint: CompiledConstraint
 ) -> Iterator[dict[str, Any]]:
-    """Yield steps of batches whose rows begin at indexes spread over the tokens of an instance."""
+    """Yield steps of batches whose rows start at different tokens of an instance."""
     tokens, instance = one.tokens[:_MOST_BATCHED], one.instance.description
     threads = [None] if case.threads is None else [None, *sorted({1, case.threads})]
     kinds = [*itertools.product(_devices(case), threads, case.batches)]
@@ -187,7 +187,7 @@ def _deadline(case: MasksCase, share: float) -> float:
 
 
 def _devices(case: MasksCase) -> list[Any]:
-    """Where scores are: the CPU, and the GPU that is there."""
+    """Return the devices for scores: the CPU, and the GPU if there is one."""
     import torch
 
     from molprof.profiler.models.device import on_gpu, resolve_device
@@ -197,7 +197,7 @@ def _devices(case: MasksCase) -> list[Any]:
 
 
 def _followed(one: Judged, engine: MaskEngine, compiled_constraint: CompiledConstraint) -> dict[str, Any]:
-    """Follow an instance with the engine: a mask before each token and before its end, until one forbids it."""
+    """Run an instance through the engine: a mask before each token and before its end, until one forbids it."""
     target = engine.target
     mask_ns: list[int] = []
     accept_ns: list[int] = []
@@ -233,7 +233,7 @@ def _followed(one: Judged, engine: MaskEngine, compiled_constraint: CompiledCons
 
 
 def _one_text(tokens: list[int], target: Any) -> bool:
-    """Return True if all begin the same text, which therefore follows, in whatever tokens."""
+    """Return True if all begin the same text, so that it must follow, in whatever tokens."""
     pieces = [target.table.of(token) for token in tokens]
     if not pieces or len(pieces) > _MOST_BEGINNINGS or b"" in pieces:
         return False

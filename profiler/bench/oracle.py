@@ -1,4 +1,4 @@
-"""Two engines on the same prefixes: tokens that one of them allows, and which of the two is right.
+"""Two engines on the same prefixes: tokens that only one of them allows, and which of the two is right.
 
 A token is another cut where the text still begins the instance. It is right if a text that the engine goes on to write
 is valid by the validator. The end is right if the text so far is valid, and not shown if only a format of it is wrong;
@@ -40,7 +40,7 @@ Matchers = Callable[[], FollowedRow]
 
 
 def compared(item: SchemaFile, one: MaskEngine, other: MaskEngine) -> dict[str, Any]:
-    """Compare what two engines of one target allow along the valid instances of a schema.
+    """Compare the tokens that two engines of one target allow along the valid instances of a schema.
 
     The result is what `MaskedSchema` reads.
     """
@@ -122,7 +122,7 @@ def _difference(
 
 
 def _flaw(text: str, validator: Any) -> str | None:
-    """Why a text is not valid; None if it is."""
+    """Return why a text is not valid; None if it is."""
     try:
         valid = validator.valid(json_value(text))
         return None if valid else _FORMAT if valid is None else "not of the schema"
@@ -131,12 +131,12 @@ def _flaw(text: str, validator: Any) -> str | None:
 
 
 def closing_tokens(table: TokenBytes) -> list[int]:
-    """Tokens that close strings, objects and arrays."""
+    """Return tokens that close strings, objects and arrays."""
     return [index for index, piece in enumerate(table.pieces) if piece in _CLOSING]
 
 
 def written(engine: MaskEngine, matchers: Matchers, tokens: list[int], closing: list[int], seed: int) -> str | None:
-    """Return a text that the engine allows after these tokens, soon closed; None if none was found."""
+    """Return a text that the engine allows after these tokens and that closes soon; None if none was found."""
     choose, table, eos = random.Random(seed), engine.target.table, engine.target.eos
     matcher = matchers()
     for token in tokens:
@@ -162,7 +162,7 @@ def written(engine: MaskEngine, matchers: Matchers, tokens: list[int], closing: 
 
 
 def _unusual(target: Any, before: list[int], allowed: list[int]) -> tuple[int, int]:
-    """Of the allowed tokens those that end whole characters, and how many the tokenizer would not write there.
+    """Return how many allowed tokens end whole characters, and how many of these the tokenizer would not choose.
 
     Each ends a text whose last tokens are `before`. The tokenizer cuts that text in other tokens.
     """

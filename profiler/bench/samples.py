@@ -1,4 +1,4 @@
-"""Texts that a constraint allows, where no instances of it are given: they are followed as instances are."""
+"""Texts that a constraint allows, as instances of constraints that come with none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WEIGHTS[list(b"\\eE\t\n\r")] = 0.02  # escapes and exponents are rare
 
 
 def with_samples(item: SchemaFile, target: Any) -> SchemaFile:
-    """Return the constraint with texts that it allows, the same ones each time; with its own instances if it has any.
+    """Return the constraint with its own instances; without any, with texts that it allows, equal each time.
 
     Of what molprof has no automaton of, the first engine that takes it writes them. There are none where each fails.
     """
@@ -55,7 +55,7 @@ def with_samples(item: SchemaFile, target: Any) -> SchemaFile:
 
 
 def _of_engine(whole: Constraint, target: Any) -> Iterator[str]:
-    """Yield random texts from the first installed engine that takes the constraint."""
+    """Yield random texts from the first installed engine that accepts the constraint."""
     for name in ENGINES:
         try:
             engine = MaskEngine(name, target)
@@ -69,7 +69,7 @@ def _of_engine(whole: Constraint, target: Any) -> Iterator[str]:
 
 
 def _texts(automaton: Automaton) -> Iterator[str]:
-    """Random texts of an automaton."""
+    """Yield random texts of an automaton."""
     moves = automaton.moves[:, automaton.kinds]  # by byte, (S, 256)
     distance = _distances(automaton)
     for seed in range(_TRIES):
@@ -109,7 +109,7 @@ def _distances(automaton: Automaton) -> np.ndarray[Any, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether `json.dumps` writes a value as JSON: without a number beyond float64."""
+    """Return True if `json.dumps` writes a value as valid JSON: without a number beyond float64."""
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Run the cases of a sweep or benchmark in random order, each in a process of its own, and keep each result at once."""
+"""Runs the cases of a sweep or benchmark in random order, each in its own process, storing each result at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RUN_LINE = "molprof.cli:run_case"
 
 @dataclass(frozen=True)
 class SchedulePlan:
-    """The cases to run, how often, and in which order."""
+    """The cases to run, their repeats, and their order."""
 
     cases: tuple[Case, ...]  # each once
     repeats: int  # processes per case
@@ -135,7 +135,7 @@ def run_plan(
 def _each(
     waiting: list[Turn], run: Callable[[Turn], Ending], begin: Callable[[str, int, int], None]
 ) -> Iterator[FinishedTurn]:
-    """Run the turns in their order."""
+    """Run the turns in their order, and yield each when it has ended."""
     took, number = dict[str, list[float]](), 0
     while waiting:
         turn = waiting.pop(0)
@@ -152,7 +152,7 @@ def _each(
 
 
 def record_of(case: Case, repeat: int, environment: str, ending: Ending, **more: Any) -> dict[str, Any]:
-    """Return the line of a process of a case in the file of results."""
+    """Return the line of a case's process for the file of results."""
     if isinstance(case, LineCase):
         names: dict[str, Any] = {"output": case.output(repeat), "options": dict(case.options)}
         names["arguments"] = list(case.arguments)
@@ -166,7 +166,7 @@ def record_of(case: Case, repeat: int, environment: str, ending: Ending, **more:
 
 
 def _ending(case: Case, repeat: int, plan: SchedulePlan) -> Ending:
-    """Run a process of a case; what a command line prints goes to `logs/`."""
+    """Run a process of a case, with the output of a command line in `logs/`."""
     if isinstance(case, MasksCase):
         return measure_each(case, plan.limits)
     if isinstance(case, SdpaCase):
@@ -178,7 +178,7 @@ def _ending(case: Case, repeat: int, plan: SchedulePlan) -> Ending:
 
 
 def _largest_fit(case: Case, plan: SchedulePlan, low: int) -> dict[str, Any]:
-    """Bisect between a batch of `low`, which fits, and the case's own, which does not.
+    """Return the largest batch that fits, by bisection between `low`, which fits, and the case's own, which does not.
 
     A try is one untimed pass of one batch, which takes the memory that a timed one takes. `fit_exact` is false if a
     try ended in another way than ok or out of memory, so that a larger batch may fit.
@@ -202,7 +202,7 @@ def _largest_fit(case: Case, plan: SchedulePlan, low: int) -> dict[str, Any]:
 
 
 def _without_batch(case: Case) -> str | None:
-    """Equal for cases that differ in their batch alone; None if the batch is not full."""
+    """Return a key that is equal for cases that differ only in their batch; None if the batch is not full."""
     if isinstance(case, MasksCase) or (isinstance(case, LineCase) and not (case.settings and case.settings.fill)):
         return None
     return repr(to_json(case.of_batch(1)))

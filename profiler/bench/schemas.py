@@ -1,4 +1,4 @@
-"""JSON schemas with instances, in the layout of MaskBench; and which keyword of a schema governs each character."""
+"""JSON schemas with instances, in the layout of MaskBench; and the keyword that governs each character."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_REFERENCES = 32
 
 @dataclass(frozen=True)
 class Instance:
-    """An instance of a schema, and whether it is valid."""
+    """An instance of a schema, and True if it is valid."""
 
     data: Any
     declared: bool | None  # valid by the file; None: it does not say
@@ -36,7 +36,7 @@ class Instance:
 
     @property
     def text(self) -> str:
-        """As a model writes it: with spaces after colons and commas."""
+        """The instance as a model writes it: with spaces after colons and commas."""
         return json.dumps(self.data, ensure_ascii=False) if self.written is None else self.written
 
 
@@ -57,7 +57,7 @@ class SchemaFile:
 
 @dataclass(frozen=True)
 class SchemaFolder:
-    """The schemas of a folder by name, and a digest of each, without their content."""
+    """The schemas of a folder by name with a digest of each, without their content."""
 
     names: tuple[str, ...]
     digests: tuple[str, ...]
@@ -68,7 +68,7 @@ class SchemaFolder:
 
 
 def find_schemas(folder: Path | None) -> SchemaFolder:
-    """Return the schemas of a folder; of molprof's own set without one. Raises UsageError where there are none."""
+    """Return the schemas of a folder, by default of molprof's own set. Raises UsageError if there are none."""
     names, digests = [], []
     for item in read_schemas(folder):
         names.append(item.name)
@@ -79,7 +79,7 @@ def find_schemas(folder: Path | None) -> SchemaFolder:
 
 
 def read_schemas(folder: Path | None, first: int = 0, count: int | None = None) -> Iterator[SchemaFile]:
-    """Schemas in the order of their names, from the one numbered `first` on; `folder` may be a file. Raises UsageError.
+    """Yield schemas by name, from the one numbered `first` on; `folder` may be a file. Raises UsageError.
 
     A file without `tests` is a bare schema, as those of JSONSchemaBench are.
     """
@@ -115,7 +115,7 @@ Part = tuple[str, str, str]  # text; `key`, `string`, `number`, `literal` or `st
 
 
 def parts(value: Any, schema: Any, root: Any = None) -> Iterator[Part]:
-    """Yield the text of an instance in parts, as `Instance.text` has it, each with its kind and what governs it.
+    """Yield the text of an instance in parts, as `Instance.text` has it, each with its kind and keyword.
 
     Of several branches (anyOf, oneOf) the first whose type fits is followed.
     """
@@ -170,7 +170,7 @@ def _governing(schema: Any, value: Any, root: Any) -> tuple[dict[str, Any], str]
 
 
 def _referred(reference: Any, root: Any) -> Any:
-    """Return what a reference within the schema names; anything goes for another one."""
+    """Return the target of a reference within the schema; for other references, a schema that allows anything."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return True
     schema = root
@@ -187,7 +187,7 @@ _TYPES: dict[str, Any] = {
 
 
 def _fits(schema: Any, value: Any, root: Any) -> bool:
-    """Whether the type of a value is that of a schema, and an object has what the schema requires."""
+    """Return True if a value has the type of a schema, and an object has the required properties."""
     if isinstance(schema, dict) and "$ref" in schema:
         schema = _referred(schema["$ref"], root)
     if not isinstance(schema, dict):

@@ -164,7 +164,7 @@ def _first(case: SdpaCase, call: Callable[[], Tensor], device: torch.device) -> 
 
 
 def _times(call: Callable[[], Tensor], device: torch.device) -> list[int]:
-    """Time of each call in ns, by device events, or by the clock on a CPU."""
+    """Return the time of each call in ns, by device events, or by the clock on a CPU."""
     until = time.perf_counter_ns() + _WARMUP_NS
     while time.perf_counter_ns() < until:
         call()

@@ -1,1 +1,1 @@
-"""A capture: passes of generation, timed and recorded, and the trace file that they end in."""
+"""A capture: timed and recorded passes of generation, and the trace file that it writes."""

@@ -1,4 +1,4 @@
-"""The manifest's account of a finished run: every molecule, and the resolved settings."""
+"""The record of a finished run for the manifest: every molecule, and the resolved settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sequence_runs(
     watched: Sequence[tuple[BatchResult, list[Disagreement]]] | None = None,
     masked: Sequence[Sequence[Masked]] | None = None,
 ) -> tuple[list[SequenceRun], list[list[str]]]:
-    """Return the account of every molecule of a timed pass, and the text of each of its tokens.
+    """Return the record of every molecule of a timed pass, and the text of each of its tokens.
 
     Both are in the order of the input.
 
@@ -84,7 +84,7 @@ def sequence_runs(
 
 
 def _seen_by_client(runner: Runner, text: str, tokens: Sequence[int]) -> str:
-    """Return what a client gets for the tokens of a text: vLLM leaves out special tokens (`skip_special_tokens`)."""
+    """Return a client's text for some tokens: vLLM omits special tokens (`skip_special_tokens`)."""
     if runner.settings.engine_name != VLLM:
         return text
     special = {number for number, token in runner.loaded.tokenizer.added_tokens_decoder.items() if token.special}
@@ -117,7 +117,7 @@ def _of_molecule(runner: Runner, molecule: Molecule, tokens: Sequence[int]) -> d
 
 
 def resolved(runner: Runner, plans: list[BatchPlan], result: PassResult) -> Resolved:
-    """Resolve the settings: the model as it is, and what the passes used."""
+    """Return the resolved settings: the model's properties, and the values that the passes used."""
     settings, loaded, processor = runner.settings, runner.loaded, runner.processor
     name, parameters = (None, {}) if processor is None else (processor.name, processor.parameters)
     name, parameters = getattr(runner.engine, "constraint", None) or (name, parameters)

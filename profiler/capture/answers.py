@@ -1,4 +1,4 @@
-"""Answers judged: by a JSON schema, a regular expression, a check of the user's; and tokens that lead nowhere."""
+"""Validity of answers: by a JSON schema, a regular expression or a user's check; and repetitive tokens."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Judge:
     def problem(
         self, text: str, calls: Sequence[tuple[str, str]], prompt: str, cut: bool
     ) -> tuple[bool | None, str | None]:
-        """Whether an answer is valid, None where nothing judges it, and why not. calls: names and arguments."""
+        """Return an answer's validity, None if nothing judges it, and why not. calls: names and arguments."""
         if not (self.checks or calls or self.must_call):
             return None, None
         problem = None
@@ -164,25 +164,25 @@ def not_judged(constraints: Iterable[Constraint | None]) -> list[str]:
 
 
 def problem_of(checks: Sequence[Check], answer: str, prompt: str, cut: bool) -> str | None:
-    """Why an answer is not valid; None if it is. cut: the token limit ended it."""
+    """Return why an answer is not valid; None if it is. cut: the token limit ended it."""
     problem = next(filter(None, (check(answer, prompt) for check in checks)), None)
     return f"stopped at the token limit: {problem}" if problem is not None and cut else problem
 
 
 @dataclass(frozen=True)
 class SchemaValidator:
-    """Two validators of `jsonschema_rs` of one schema: formats such as `date` count, and do not."""
+    """Two validators of one schema by `jsonschema_rs`: one checks formats such as `date`, one does not."""
 
     strict: Any
     lenient: Any
 
     def valid(self, value: Any) -> bool | None:
-        """Whether a value is valid; None if only a format is wrong, which validators and engines may ignore."""
+        """Return True if a value is valid; None if only a format is wrong, which validators and engines may ignore."""
         return True if self.strict.is_valid(value) else None if self.lenient.is_valid(value) else False
 
 
 def schema_validator(schema: Any, where: str, purpose: str) -> SchemaValidator:
-    """Return the validator of a schema, which fetches nothing it refers to. Raises UsageError, MissingExtraError."""
+    """Return the validator of a schema, which loads no external reference. Raises UsageError, MissingExtraError."""
     try:
         package = importlib.import_module("jsonschema_rs")
     except ImportError as problem:
@@ -206,7 +206,7 @@ def _no_json(name: str) -> None:
 
 
 def schema_check(text: str, name: str) -> Check:
-    """Return the check of answers by a JSON schema; `name` is what errors about the schema call it.
+    """Return the check of answers by a JSON schema; `name` is the schema's name in errors.
 
     Raises UsageError.
     """
@@ -253,7 +253,7 @@ def _of_user(name: str) -> Check:
 
 
 def led_nowhere(pieces: Sequence[str], cut: bool) -> list[bool]:
-    """Of the texts of an answer's tokens: those of white space or digits that go on and on, and those of a loop.
+    """Return True for tokens of endless white space or digits, and for those of a loop, by their texts.
 
     A loop is one that only the token limit ended (`cut`); its first round counts as text.
     """
@@ -270,7 +270,7 @@ def led_nowhere(pieces: Sequence[str], cut: bool) -> list[bool]:
 
 
 def cut_otherwise(tokenizer: Any, table: Any, tokens: Sequence[int], eos: Collection[int]) -> str | None:
-    """One digit per token: 1 where the tokenizer cuts the text of the answer otherwise, else 0; end tokens have 0.
+    """Return a digit per token: 1 where the tokenizer would split the answer's text differently, else 0.
 
     None if the answer is no whole text of UTF-8.
     """
@@ -293,7 +293,7 @@ def _kind(piece: str) -> str | None:
 
 
 def _looped(pieces: Sequence[str]) -> int:
-    """How many of the last texts repeat those before them."""
+    """Return how many of the last texts repeat those before them."""
     for period in range(1, min(_LONGEST_LOOP, len(pieces) // _LEAST_ROUNDS) + 1):
         index = len(pieces) - 1
         while index >= period and pieces[index] == pieces[index - period]:

@@ -1,4 +1,4 @@
-"""A whole capture: one run, or several whose timed passes are interleaved round by round."""
+"""A whole capture: one run, or several with timed passes interleaved round by round."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _INPUTS = ("smiles", "prompts", "requests", "count", "strict", "generations", *_
 
 
 def capture(settings: CaptureSettings, output: OutputFile, report: Report = lambda progress: None) -> CaptureResult:
-    """Make a capture of one run and write its trace to `output`; an error leaves nothing there."""
+    """Capture one run and write its trace to `output`; an error leaves no file there."""
     (result,) = capture_together([(settings, output)], report)
     return result
 
@@ -63,7 +63,7 @@ def capture(settings: CaptureSettings, output: OutputFile, report: Report = lamb
 def capture_together(
     captures: Sequence[Asked], report: Report = lambda progress: None, *, able_only: bool = False
 ) -> Iterator[CaptureResult]:
-    """Make a capture of several runs, each with a trace of its own, and yield each when its trace is written.
+    """Capture several runs, each with its own trace, and yield each when its trace is written.
 
     Each model is loaded once. A run is named by its file. If one fails, the others go on, and the first failure is
     raised at the end.
@@ -158,7 +158,7 @@ def _key(settings: CaptureSettings, names: Sequence[str]) -> tuple[object, ...]:
 
 
 def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterator[CaptureResult]:
-    """Make all passes of the runs, whose names differ, and yield each run when its trace is written.
+    """Make all passes of the runs, which have different names, and yield each run when its trace is written.
 
     In each round every run has one timed pass, in random order: what changes the machine's speed meets all runs alike.
     The recorded passes come last, since a profiler may leave its process slower.
@@ -212,7 +212,7 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
 
 
 def _measured(runs: Sequence[CapturedRun], turns: Mapping[str, Mapping[int, int]]) -> dict[str, list[MeasuredRun]]:
-    """Return by name of a run the figures of the runs that differ from it in the processor alone."""
+    """Return, by the name of a run, the figures of the runs that differ from it in the processor alone."""
     alike = [name for name in SETTINGS if name not in _OF_PROCESSOR]
     groups: dict[tuple[object, ...], list[MeasuredRun]] = {}
     for run in runs:
@@ -253,7 +253,7 @@ def _first(problems: dict[str, MolprofError]) -> MolprofError:
 
 
 def _check(settings: CaptureSettings, output: OutputFile) -> None:
-    """Raise UsageError where a run cannot be made, as far as its settings tell."""
+    """Raise UsageError for settings with which a run cannot be made, as far as they show."""
     output.check()
     check_preset(settings)
     check_engine(settings.engine_name)
@@ -282,7 +282,7 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
 
 
 def _check_requests(settings: CaptureSettings) -> None:
-    """Raise UsageError for settings that a file of requests decides itself."""
+    """Raise UsageError for settings that a file of requests determines itself."""
     for name in ("prompts", "smiles", *CONSTRAINTS):
         if getattr(settings, name) is not None:
             text = f"--requests have their own prompts and constraints, not those of {SETTINGS[name].flag}"
@@ -294,7 +294,7 @@ def _check_requests(settings: CaptureSettings) -> None:
 
 
 def _check_constraints(settings: CaptureSettings, prompts: Prompts) -> None:
-    """Raise UsageError where a processor does not fit the prompts, as far as that is known without a model."""
+    """Raise UsageError if a processor does not suit the prompts, as far as that is known without a model."""
     first = next(((item.line, item.constraint.kind) for item in prompts.prompts if item.constraint is not None), None)
     if settings.engine_name == VLLM:
         bodies = [prompt.body for prompt in prompts.prompts if prompt.body is not None]

@@ -24,7 +24,7 @@ from molprof.profiler.recording.marks import Marks, before_forward
 
 @dataclass(frozen=True)
 class CaptureProgress:
-    """How far a capture is."""
+    """Progress of a capture."""
 
     # `load`, `weights`, `verify`, `warmup`, `machine`, `repeat`, `unmarked`, `profile`, `count`, `disagreement`,
     # `write`, `graphs`, `refused` or `failed`
@@ -45,18 +45,18 @@ Report = Callable[[CaptureProgress], None]
 
 
 class Started:
-    """Keeps the processors of a pass, as the `wrap` of `Runner.run`, which it leaves as they are."""
+    """A `wrap` for `Runner.run` that keeps the processors of a pass and returns them unchanged."""
 
     def __init__(self) -> None:
         self._processors: list[BatchProcessor] = []
 
     def __call__(self, processor: BatchProcessor) -> BatchProcessor:
-        """Keep and return a processor that was started."""
+        """Keep and return a started processor."""
         self._processors.append(processor)
         return processor
 
     def constraint_ns(self) -> dict[str, int]:
-        """See `Repeat.constraint_ns`; empty where a decoding loop of molprof's own masks in another way."""
+        """Return `Repeat.constraint_ns`; empty if molprof's own decoding loop masks in another way."""
         sums: Counter[str] = Counter()
         for each in self._processors:
             laps = getattr(each, "laps", None)
@@ -87,7 +87,7 @@ class Passes:
         only: int | None = None,
         wrap: Wrap | None = None,
     ) -> PassResult:
-        """Pass `number` of `of` of a stage: `Runner.run`."""
+        """Run pass `number` of `of` of a stage by `Runner.run`."""
         self._begin(stage, number + 1, of)
         warms_up = stage in ("verify", "count", "warmup") and self.runner.settings.timed_only
         with self._own_model(), self._looked_at() if warms_up else nullcontext():
@@ -96,7 +96,7 @@ class Passes:
         return result
 
     def watched(self) -> list[tuple[BatchResult, list[Disagreement]]]:
-        """Return the untimed pass for disagreement: what each batch wrote, and the figures of its rows."""
+        """Run the untimed pass for disagreement; return each batch's tokens, and the figures of its rows."""
         # Step by step: of a forced run, the model never gives scores token by token.
         settings = dataclasses.replace(
             self.runner.settings, engine=AUTO, assistant=None, free_drafts=False, forced_runs=False, drop_finished=False
@@ -118,7 +118,7 @@ class Passes:
         return results
 
     def counted(self, stage: str) -> tuple[PassResult, list[list[Masked]]]:
-        """Return an untimed pass that counts what the processor masks: for each batch, of each of its prompts.
+        """Run an untimed pass that counts masked logits; return them by batch and prompt.
 
         The time of the pass is without that of counting.
         """
@@ -144,7 +144,7 @@ class Passes:
         )
 
     def tell(self, stage: str, *notes: str) -> None:
-        """Report a stage that is no pass."""
+        """Report a stage that is not a pass."""
         self.report(CaptureProgress(stage, notes=notes, run=self._at.run))
 
     def _begin(self, stage: str, number: int = 1, of: int = 1) -> None:
@@ -154,7 +154,7 @@ class Passes:
 
     @contextmanager
     def _looked_at(self) -> Iterator[None]:
-        """Note the size of the KV cache before each forward. UnsupportedError where the attention has no kernel."""
+        """Record the size of the KV cache before each forward. UnsupportedError if the attention has no kernel."""
         model = self.runner.loaded.model
         note = lambda inputs: self.cache_bytes.append(held_bytes(inputs.get("past_key_values")))  # noqa: E731
         by_generate = hasattr(model, "prepare_inputs_for_generation")
@@ -163,7 +163,7 @@ class Passes:
 
     @contextmanager
     def _own_model(self) -> Iterator[None]:
-        """Restore the model's attributes from this run's last pass: another run's static cache has another length."""
+        """Restore the model's attributes of this run's last pass: another run's static cache has another length."""
         model = self.runner.loaded.model.__dict__
         others = {name: model.pop(name) for name in _LEFT_ON_MODEL if name in model}
         model.update(self._left)

@@ -63,7 +63,7 @@ _GRAPH_STEPS = Window(False, 0, 2, 3)
 
 @dataclass(frozen=True)
 class CaptureResult:
-    """A finished run: the trace's path, remarks on the run, and what makes it a failure, one line each."""
+    """A finished run: the trace's path, remarks, and reasons that make it a failure, one line each."""
 
     path: Path
     manifest: Manifest
@@ -89,7 +89,7 @@ def choose_window(window: tuple[int, int] | None, full: bool, result: PassResult
 
 
 def check_window(window: tuple[int, int], steps: int) -> None:
-    """Raise UsageError where a window (first and last step) begins after the last of `steps` steps."""
+    """Raise UsageError if a window (first and last step) begins after the last of `steps` steps."""
     if window[0] >= steps:
         raise UsageError(
             f"window {window[0]}:{window[1]} begins after the first batch's last step {steps - 1}",
@@ -98,12 +98,12 @@ def check_window(window: tuple[int, int], steps: int) -> None:
 
 
 def captures_graphs(settings: CaptureSettings, gpu: bool) -> bool:
-    """Whether torch captures CUDA graphs for the settings."""
+    """Return True if torch captures CUDA graphs with these settings."""
     return gpu and is_compiled(settings, gpu) and settings.compile in _GRAPH_MODES
 
 
 def graphs_path(output: Path) -> Path:
-    """Where the trace of the capture of graphs goes."""
+    """Return the path of the trace of the capture of graphs."""
     return beside(output, "graphs")
 
 
@@ -172,7 +172,7 @@ class CapturedRun:
         del self._warmup[count:]
 
     def timed_pass(self, watch: Watch) -> None:
-        """Run the next timed pass, while `watch` looks at the machine."""
+        """Run the next timed pass, while `watch` observes the machine."""
         marks, settings = Clock(), self.settings
         peak = Peak(self.passes.runner.loaded.target.device)
         watch.begin()
@@ -198,7 +198,7 @@ class CapturedRun:
         self._unmarked = self.passes.run("unmarked", None)
 
     def record(self, session: Session | None = None, before: MachineSpan | None = None) -> CaptureResult:
-        """Return the recorded pass, and the trace file with tokens and manifest; `before` is of the machine."""
+        """Make the recorded pass and the trace file with tokens and manifest; `before` is of the machine."""
         with self.output.raw() as raw:
             try:
                 return self._record(raw, session, Machine(processors(), before, self._spans))
@@ -206,7 +206,7 @@ class CapturedRun:
                 raise self._kept(raw, problem) from problem
 
     def record_graphs(self) -> None:
-        """Record how CUDA graphs are captured, with stacks and shapes; the run's own trace only replays them.
+        """Record the capture of CUDA graphs, with stacks and shapes; the run's own trace only replays them.
 
         It drops all that torch compiled in this process, so that graphs are captured again: nothing may be timed or
         recorded after it. A failure costs the trace of the capture alone, and is told.
@@ -230,7 +230,7 @@ class CapturedRun:
             self.passes.tell("graphs", f"graphs: molprof report {self.output.path} --graph-capture {path}")
 
     def failed(self, problem: MolprofError) -> MolprofError:
-        """Return the error for a failed pass before `record`; the steps before a processor's failure are kept."""
+        """Return the error for a failed pass before `record`; if a processor failed, its steps are kept."""
         if not isinstance(problem, ProcessorError):
             return problem
         with self.output.raw() as raw:
@@ -257,7 +257,7 @@ class CapturedRun:
         return ProcessorError(str(problem), hint, step=problem.step, batch=problem.batch)
 
     def _profiled(self, window: Window, raw: Path, stage: str = "profile", whole: bool = False) -> PassResult:
-        """One pass under the profiler, exported to `raw`, also where it fails; its batch ends with the window.
+        """Run a pass under the profiler, exported to `raw` even if it fails; its batch ends with the window.
 
         whole: with stacks and shapes, whatever the settings say.
         """
@@ -286,7 +286,7 @@ class CapturedRun:
         return result
 
     def _exported(self, raw: Path) -> ExportedFile:
-        """Return the trace that `_profiled` left.
+        """Return the trace of `_profiled`.
 
         Torch records all Python functions or none; those of modules may be wanted.
         """
@@ -306,7 +306,7 @@ class CapturedRun:
         return result, exported
 
     def _record(self, raw: Path, session: Session | None, machine: Machine) -> CaptureResult:
-        """Return the recorded pass, exported to `raw`, and the trace of all passes."""
+        """Record a pass to `raw` and return the result with the trace of all passes."""
         settings, passes = self.settings, self.passes
         runner, plans, loaded = passes.runner, passes.plans, passes.runner.loaded
         reference = self.results[0]
@@ -384,7 +384,7 @@ class CapturedRun:
         return CaptureResult(path, manifest, tuple(notes), tuple(failures))
 
     def _still_wrong(self) -> list[str]:
-        """Return the mistakes of a user's processor that one more pass, with checks, finds."""
+        """Return the mistakes of a user's processor that an extra pass with checks finds."""
         processor = self.passes.runner.processor
         if not isinstance(processor, UserProcessor):
             return []
@@ -399,12 +399,12 @@ class CapturedRun:
 
 
 def samples_functions(settings: CaptureSettings) -> bool:
-    """Whether functions of the processor are sampled: by default where stacks do not have them."""
+    """Return True if functions of the processor are sampled: by default unless stacks show them."""
     return not settings.stacks if settings.functions is None else settings.functions
 
 
 def _unlike(results: list[PassResult], profiled: PassResult | None, window: Window) -> list[str]:
-    """How the texts of the timed passes, and that of the recorded pass, differ."""
+    """Return how the texts of the timed passes differ among each other and from the recorded pass."""
     problems = []
     reference = results[0].batches
     rows = [[wrote for batch in result.batches for wrote in batch.rows] for result in results]

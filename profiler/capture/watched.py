@@ -1,4 +1,4 @@
-"""What untimed passes find out about a processor: the logits that it masks, and what the model would have chosen.
+"""Observers of a processor in untimed passes: the logits that it masks, and the model's own choices.
 
 Each is an observer of the processor of its batch (`Observed`). Figures come to the host once per batch.
 """
@@ -24,7 +24,7 @@ _NO_PROBABILITY = 150 * math.log(2)
 
 
 def impossible(scores: Tensor) -> Tensor:
-    """Which tokens cannot be chosen, bool in the shape of `scores` (rows, V): their softmax is 0 in float32.
+    """Return the tokens that cannot be chosen, bool like `scores` (rows, V): their softmax is 0 in float32.
 
     That is so of scores of -inf, and of finite ones far below the largest of their row, such as -1e6 or the least
     number of the dtype, with which some processors mask.
@@ -63,7 +63,7 @@ def replayed(runner: Runner, plans: Sequence[BatchPlan], result: PassResult) -> 
 
 
 class CountedMasks:
-    """Observes a batch's processor: for every row and step, how many tokens it made impossible.
+    """Observes a batch's processor: counts for every row and step the tokens that it makes impossible.
 
     The result alone is looked at: a choice with one token left is COPY, one with more is FREE. The time of looking is
     measured, for the pass is a warm-up too.
@@ -76,7 +76,7 @@ class CountedMasks:
         self._counts: list[Tensor] = []
 
     def masks(self, call: Callable[[], Tensor], scores: Tensor, at: MaskCall) -> Tensor:
-        """Call the processor, and look at its scores."""
+        """Call the processor, and count in its scores."""
         began = settled_ns(scores.device)
         # Now, for processors may write into what they get.
         before, unlikely = scores.isneginf(), impossible(scores)
@@ -91,7 +91,7 @@ class CountedMasks:
         return out
 
     def of_rows(self, result: BatchResult, eos: frozenset[int]) -> list[Masked]:
-        """Return what was masked for each prompt of the batch that `result` is of.
+        """Return the masked logits of each prompt of the batch that `result` is of.
 
         Rows that only fill it up are left out.
         """
@@ -100,7 +100,7 @@ class CountedMasks:
 
 
 def _kind(tokens: Sequence[int], position: int, left: int, eos: frozenset[int]) -> str:
-    """Where a row stood when its token at `position` was chosen, of an answer of these tokens."""
+    """Return the kind of the position at which a row's token was chosen, in an answer of these tokens."""
     if position >= len(tokens):
         return "idle"
     if left > 1:
@@ -126,7 +126,7 @@ class WatchedProcessor:
         self._removed: list[Tensor] = []
 
     def masks(self, call: Callable[[], Tensor], scores: Tensor, at: MaskCall) -> Tensor:
-        """Call the processor, and look at its scores."""
+        """Call the processor, and keep its input scores."""
         if self._scores is not None and at.input_ids is not None:
             self._look_up(at.input_ids[:, -1])
         self._scores = scores.clone()  # processors may write into what they get
@@ -141,7 +141,7 @@ class WatchedProcessor:
         return masked
 
     def finish(self, rows: Sequence[Sequence[int]]) -> list[Disagreement]:
-        """Return the figures by row; `rows` is what the batch wrote, with the end tokens, without padding."""
+        """Return the figures by row; `rows`: the tokens of the batch, with the end tokens, without padding."""
         if self._scores is None:
             return [Disagreement([], [], "", "", []) for _ in rows]
         step = len(self._allowed) - 1
@@ -169,7 +169,7 @@ class WatchedProcessor:
         ]
 
     def _look_up(self, tokens: Tensor) -> None:
-        """Probability and rank of the tokens, int64 (B,), in the kept scores."""
+        """Look up probability and rank of the tokens, int64 (B,), in the kept scores."""
         assert self._scores is not None
         chosen = self._scores.gather(-1, tokens.unsqueeze(-1))
         # float64: probabilities down to 1e-308 are not 0.

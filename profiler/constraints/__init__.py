@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProcessorEntry:
-    """Module and factory of a processor in this package, and what it does."""
+    """Module and factory of a processor in this package, and its description."""
 
     path: str
     summary: str
@@ -101,7 +101,7 @@ def processor_of(settings: CaptureSettings, target: ProcessorTarget) -> Processo
 
 
 def check_table(target: ProcessorTarget, whole: Constraint) -> None:
-    """Raise UsageError where no table is made of a constraint; it is kept if one is."""
+    """Raise UsageError for a constraint that has no table; a table that is made is kept."""
     from molprof.profiler.constraints.automaton import NoText, TooLarge
     from molprof.profiler.constraints.constraint import make_table
     from molprof.profiler.constraints.regular import NotRegular
@@ -125,7 +125,7 @@ def without_model(settings: CaptureSettings) -> Any:
 
 
 def whole_of(settings: CaptureSettings) -> Constraint | None:
-    """Return the constraint of all answers; None without one. Raises UsageError where a file is not usable."""
+    """Return the constraint of all answers; None without one. Raises UsageError for an unusable file."""
     if settings.schema is not None:
         return Constraint("schema", read_schema(settings.schema))
     if settings.grammar_file is not None:
@@ -137,7 +137,7 @@ def whole_of(settings: CaptureSettings) -> Constraint | None:
 
 
 def read_schema(path: str) -> str:
-    """Return the text of a JSON schema. Raises UsageError where the file is none."""
+    """Return the text of a JSON schema. Raises UsageError for a file that is none."""
     refuse_stream(Path(path))
     text = read_text(Path(path))
     try:
@@ -162,7 +162,7 @@ def missing_engines() -> dict[str, str]:
 
 
 def find_factory(name: str) -> Any:
-    """Return the factory of a name, or the builder `package.module:builder`. Raises UsageError where there is none."""
+    """Return the factory of a name, or the builder `package.module:builder`. Raises UsageError if it is missing."""
     path = f"{__name__}.{PROCESSORS[name].path}" if name in PROCESSORS else name
     module, colon, attribute = path.partition(":")
     hint = f"use one of {', '.join(PROCESSORS)}, or package.module:builder"

@@ -1,4 +1,4 @@
-"""Automata over bytes, made of parts: texts, characters, choices, repetitions. Deterministic, with the fewest states.
+"""Deterministic, minimal automata over bytes, made of parts: texts, characters, choices, repetitions.
 
 A `Part` adds to a net the paths of its texts from a given state, and returns the state in which they end. Characters
 are written in UTF-8.
@@ -28,7 +28,7 @@ class TooLarge(ValueError):  # noqa: N818  (says what the automaton is)
 
 
 class Net:
-    """States with edges of bytes (from, to, next state) and edges of nothing."""
+    """An automaton under construction: edges of bytes (from, to, next state), and empty edges."""
 
     def __init__(self) -> None:
         self.edges: list[list[tuple[int, int, int]]] = []
@@ -43,7 +43,7 @@ class Net:
         return len(self.edges) - 1
 
     def closure(self, state: int) -> frozenset[int]:
-        """Return the states that edges of nothing lead to; without those that no byte leaves and no text ends in."""
+        """Return the states that empty edges lead to, without those that have no byte edge and end no text."""
         if not self.empty[state]:
             return frozenset((state,))
         states, waiting = {state}, [state]
@@ -58,12 +58,12 @@ Part = Callable[[Net, int], int]
 
 
 def nothing(net: Net, at: int) -> int:
-    """No text, not even an empty one."""
+    """Return the automaton of no text, not even an empty one."""
     return net.state()
 
 
 def symbol(low: int, high: int) -> Part:
-    """One byte from `low` to `high`."""
+    """Return the automaton of one byte from `low` to `high`."""
 
     def add(net: Net, at: int) -> int:
         end = net.state()
@@ -85,7 +85,7 @@ def sequence(*parts: Part) -> Part:
 
 
 def text(written: str) -> Part:
-    """Raise UnicodeEncodeError for half of a surrogate pair."""
+    """Return the automaton of a text. Raises UnicodeEncodeError for half of a surrogate pair."""
     return sequence(*(symbol(byte, byte) for byte in written.encode()))
 
 
@@ -102,7 +102,7 @@ def either(*parts: Part) -> Part:
 
 
 def repeated(part: Part, least: int, most: int | None) -> Part:
-    """`part` from `least` to `most` times; None: any number of times."""
+    """Return the automaton of `part` from `least` to `most` times; None: any number of times."""
     if most is not None and most < least:
         return nothing
 
@@ -125,12 +125,12 @@ def repeated(part: Part, least: int, most: int | None) -> Part:
 
 
 def optional(part: Part) -> Part:
-    """Return the automaton of a part or nothing."""
+    """Return the automaton of a part or the empty text."""
     return repeated(part, 0, 1)
 
 
 def between(low: bytes, high: bytes, least: int, most: int) -> Part:
-    """Return the texts of equal length from `low` to `high`, whose later bytes are from `least` to `most`."""
+    """Return the automaton of texts of equal length from `low` to `high`, with later bytes from `least` to `most`."""
     if not low:
         return sequence()
     first, last, rest = low[0], high[0], len(low) - 1
@@ -150,7 +150,7 @@ def between(low: bytes, high: bytes, least: int, most: int) -> Part:
 
 @lru_cache(maxsize=256)
 def characters(ranges: Ranges) -> Part:
-    """One character with a code point in `ranges`."""
+    """Return the automaton of one character with a code point in `ranges`."""
     parts = []
     for low, high in intersect(ranges, EVERY):
         for least, most in ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xFFFF), (0x10000, 0x10FFFF)):
@@ -185,7 +185,7 @@ def intersect(one: Ranges, other: Ranges) -> Ranges:
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """S states, of which the first is 0, and K kinds of bytes. Some text leads from every state to an end."""
+    """S states, of which the first is 0, and K classes of bytes. Some text leads from every state to an end."""
 
     kinds: np.ndarray[Any, Any]  # of each byte, int64 (256,)
     moves: np.ndarray[Any, Any]  # next state, -1: none, int64 (S, K)
@@ -222,7 +222,7 @@ class Automaton:
 
 
 def determinize(part: Part) -> Automaton:
-    """Return the deterministic automaton of a part's texts. Raises TooLarge, and NoText where there are none."""
+    """Return the deterministic automaton of a part's texts. Raises TooLarge, and NoText if there are none."""
     net = Net()
     first = net.state()
     last = part(net, first)
@@ -259,7 +259,7 @@ def determinize(part: Part) -> Automaton:
 
 
 def intersection(one: Automaton, other: Automaton) -> Automaton:
-    """Return the automaton of the texts of both. Raises TooLarge, and NoText where there are none."""
+    """Return the automaton of the common texts. Raises TooLarge, and NoText if there are none."""
     pairs, kinds = np.unique(np.stack([one.kinds, other.kinds]), axis=1, return_inverse=True)
     numbers, waiting = {(0, 0): 0}, [(0, 0)]
     rows: list[list[int]] = []
@@ -289,7 +289,7 @@ def group_equal_rows(rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], 
 
 
 def coaccessible(moves: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return which states lead to an end, bool (S,). A next state below 0 is none."""
+    """Return True for states that lead to an end, bool (S,). A next state below 0 is none."""
     before = Before(moves)
     reached: np.ndarray[Any, Any] = ends.copy()
     new = np.flatnonzero(ends)
@@ -301,7 +301,7 @@ def coaccessible(moves: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> np.
 
 
 class Before:
-    """The states from which a byte, or a token, leads to given ones."""
+    """Predecessors: the states from which a byte, or a token, leads to given ones."""
 
     def __init__(self, moves: np.ndarray[Any, Any]) -> None:
         states, columns = np.nonzero(moves >= 0)
@@ -310,14 +310,14 @@ class Before:
         self._states, self._starts = states[order], np.searchsorted(to[order], np.arange(len(moves) + 1))
 
     def of(self, states: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Each once, ascending."""
+        """Return the predecessors of states, each once, ascending."""
         first, counts = self._starts[states], self._starts[states + 1] - self._starts[states]
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.unique(self._states[np.repeat(first, counts) + within])
 
 
 def minimize(kinds: np.ndarray[Any, Any], moves: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> Automaton:
-    """Return the automaton with states of the same future as one, and bytes that lead to the same ones too.
+    """Return the automaton with equivalent states merged, and bytes with the same transitions too.
 
     Raises NoText where no text leads from state 0 to an end.
     """
@@ -335,7 +335,7 @@ def minimize(kinds: np.ndarray[Any, Any], moves: np.ndarray[Any, Any], ends: np.
 
 
 def _futures(moves: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a number for each state, the same for states of the same future, int64 (S,).
+    """Return a number for each state, equal for equivalent states, int64 (S,).
 
     Hopcroft's way: of a class that splits one part keeps its number, and only what leads to the others is looked at
     again.

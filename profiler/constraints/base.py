@@ -1,4 +1,4 @@
-"""The contract of a logits processor: made once per run, started once per batch, counting what it masks."""
+"""The interface of a logits processor: made once per run, started once per batch, counting masked logits."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Laps:
 
 @dataclass(frozen=True)
 class RowPositions:
-    """Where the rows of a step stand in molprof's own decoding loop, each at its own position."""
+    """The positions of a step's rows in molprof's own decoding loop, where rows differ in length."""
 
     rows: tuple[int, ...]  # of the batch, in the order of the scores; finished ones may be missing
     positions: tuple[int, ...]  # answer position of the next token, by row

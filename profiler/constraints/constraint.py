@@ -1,4 +1,4 @@
-"""`table`: answers kept to an automaton over the vocabulary's tokens: a regular expression, choices, a JSON schema.
+"""`table`: answers limited by an automaton over tokens: of a regular expression, choices or a JSON schema.
 
 An automaton over bytes walks along every token from every state, once. Tokens that lead to the same states have one
 class, so a table has a next state by state and class.
@@ -34,7 +34,7 @@ _Array = np.ndarray[Any, Any]
 
 
 def table_of(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int) -> TokenDfa:
-    """Return the texts of an automaton in every cut into tokens, then the end token. Raises TooLarge."""
+    """Return the token automaton of all tokenizations of an automaton's texts, then the end token. Raises TooLarge."""
     kinds, ways = _ways(automaton, vocabulary, eos, width)
     states, count = len(automaton.moves), len(ways) + 2
     # Class 0: what may never follow; the last one: the end token.
@@ -61,7 +61,7 @@ def table_of(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int)
 
 
 def _ways(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int) -> tuple[_Array, list[_Array]]:
-    """Return each token id's way by number, int64 (width,), from 1 on, 0: it may never follow; and the ways.
+    """Return each token id's number of its transitions, int64 (width,), 0 for none; and the transitions.
 
     A way is the state that a token leads to from each, int32 (S,), -1: nowhere. Tokens are walked byte by byte, all
     together, and those that went the same way so far go on as one. Raises TooLarge.
@@ -138,7 +138,7 @@ class ConstraintProcessor:
         return self.begin([tables[constraint] for constraint in each], rows.prompt_width, self._target.device)
 
     def compile(self, constraint: Constraint) -> TokenDfa:
-        """Return the table of a constraint, made anew. Raises NotRegular, TooLarge and NoText."""
+        """Return the table of a constraint, made without a cache. Raises NotRegular, TooLarge and NoText."""
         return table_of(compiled(constraint), self._target.table, self._target.eos, self._target.logits_width)
 
     def begin(self, compiled: Sequence[TokenDfa], prompt_width: int, device: torch.device) -> TokenDfaBatch:
@@ -159,7 +159,7 @@ def make_table(target: ProcessorTarget, constraint: Constraint) -> TokenDfa:
 
 
 def table(target: ProcessorTarget, constraint: Constraint) -> ConstraintProcessor | EngineProcessor:
-    """Return the processor `table`, or where no table is made XGrammar, else llguidance; its parameters then say why.
+    """Return the processor `table`, or if there is no table XGrammar, else llguidance; its parameters say why.
 
     Raises:
         UsageError: no table is made, and neither package takes it.

@@ -1,4 +1,4 @@
-"""Other packages' engines: XGrammar, llguidance, outlines-core and lm-format-enforcer.
+"""Constraint engines of other packages: XGrammar, llguidance, outlines-core and lm-format-enforcer.
 
 An engine allows every cut of a text into tokens. It reads the chosen tokens back and makes masks on the host.
 """
@@ -33,7 +33,7 @@ _PLACE = re.compile(r"^\[[0-9:]+\] \S+:\d+: ")  # time and source that XGrammar 
 
 
 class EngineProcessor(ABC):
-    """A processor that asks a package.
+    """A processor that uses an engine's package.
 
     What all rows have is compiled once, when it is made; the grammars of a batch in the phase `compile`.
 
@@ -93,11 +93,11 @@ class EngineProcessor(ABC):
 
     @abstractmethod
     def prepare(self, target: ProcessorTarget) -> int | None:
-        """Make what depends on the vocabulary alone. Returns the time it took, ns, where an earlier one made it."""
+        """Make what depends on the vocabulary alone; return the time it took, ns, even if an earlier call made it."""
 
     @abstractmethod
     def matchers(self, constraint: Constraint) -> Callable[[], Any]:
-        """Return the maker of matchers at the beginning of the text, which know the allowed next tokens."""
+        """Return a function that makes matchers at the beginning of the text, which give the allowed next tokens."""
 
     @abstractmethod
     def accept(self, matcher: Any, token: int) -> None:
@@ -105,10 +105,10 @@ class EngineProcessor(ABC):
 
     @abstractmethod
     def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
-        """Write each matcher's bits into its row of `mask`, int32 (rows, ceil(logits_width / 32)), on the host."""
+        """Fill each matcher's row of `mask`, int32 (rows, ceil(logits_width / 32)), on the host."""
 
     def compile(self, constraint: Constraint) -> Callable[[], Any]:
-        """Return what makes matchers at the beginning of the text. Raises RunError where the package refuses it."""
+        """Return a function that makes matchers at the text's beginning. Raises RunError if the package refuses."""
         try:
             return self.matchers(constraint)
         except self.refusal as problem:
@@ -116,7 +116,7 @@ class EngineProcessor(ABC):
             raise RunError(f"{self.name} cannot compile the {constraint.kind}: {text}", _HINT) from problem
 
     def use_threads(self, count: int | None) -> bool:
-        """Fill the masks of a batch with so many threads from now on. None: as the package does. False: it cannot."""
+        """Set the number of threads that fill a batch's masks, None: the package's default; return False if unable."""
         return count in (None, 1)
 
     def apply(self, scores: Tensor, mask: Tensor) -> None:
@@ -137,7 +137,7 @@ class EngineProcessor(ABC):
         return self.begin(makers, rows.prompt_width, self.target.device)
 
     def begin(self, compiled: Sequence[Callable[[], Any]], prompt_width: int, device: torch.device) -> _EngineBatch:
-        """Return the processor of a batch whose rows have what `compile` made, for scores on a device."""
+        """Return the processor of a batch whose rows have results of `compile`, for scores on a device."""
         return _EngineBatch(self, compiled, prompt_width, device)
 
 
@@ -159,7 +159,7 @@ class _EngineBatch(LogitsProcessor):
         self.laps = Laps("read", "accept", "fill", "apply")
 
     def seek(self, row: int, tokens: Sequence[int]) -> None:
-        """See `BatchProcessor`."""
+        """Set the positions of the rows, as `BatchProcessor` says."""
         self._matchers[row], self._forced[row] = self._makers[row](), self._engine.opening
         for token in tokens:
             if self._engine.by_masks:
@@ -213,7 +213,7 @@ class XGrammar(EngineProcessor):
         return None
 
     def matchers(self, constraint: Constraint) -> Callable[[], Any]:
-        """Compile a constraint, and return the maker of its matchers."""
+        """Compile a constraint, and return a function that makes its matchers."""
         kind = {"schema": "json_schema", "regex": "regex"}.get(constraint.kind, "grammar")
         compiled = getattr(self._compiler, f"compile_{kind}")(constraint.grammar(self.notation))
         return lambda: self.package.GrammarMatcher(compiled, override_stop_tokens=self.closing)
@@ -227,7 +227,7 @@ class XGrammar(EngineProcessor):
         self._filler.batch_fill_next_token_bitmask(list(matchers), mask, list(rows))
 
     def use_threads(self, count: int | None) -> bool:
-        """Fill masks by so many threads; None: as many as the package likes."""
+        """Fill masks by so many threads; None: the package's default."""
         self._filler = self.package.BatchGrammarMatcher(max_threads=count or "auto")
         return True
 
@@ -238,7 +238,7 @@ class XGrammar(EngineProcessor):
 
 @functools.lru_cache(maxsize=4)
 def _lexer(tokenizer: PreTrainedTokenizerFast, width: int, closing: int) -> tuple[Any, int]:
-    """Llguidance's form of a tokenizer, and the time to make it, ns: some seconds."""
+    """Return llguidance's form of a tokenizer, and the time to make it, ns: some seconds."""
     make, began = importlib.import_module("llguidance.hf").from_tokenizer, time.perf_counter_ns()
     return make(tokenizer, n_vocab=width, eos_token=closing), time.perf_counter_ns() - began
 
@@ -256,7 +256,7 @@ class LLGuidance(EngineProcessor):
         return took_ns
 
     def matchers(self, constraint: Constraint) -> Callable[[], Any]:
-        """Compile a constraint, and return the maker of its matchers."""
+        """Compile a constraint, and return a function that makes its matchers."""
         text, matcher_of = constraint.grammar(self.notation), self.package.LLMatcher
         if constraint.kind == "schema":
             text = matcher_of.grammar_from_json_schema(text)
@@ -295,7 +295,7 @@ class LLGuidance(EngineProcessor):
 
 
 class _WithoutGrammar(EngineProcessor):
-    """Takes no grammar; choices are a regular expression."""
+    """An engine without grammars, which takes choices as a regular expression."""
 
     def compile(self, constraint: Constraint) -> Callable[[], Any]:
         if constraint.kind == "grammar":
@@ -306,12 +306,12 @@ class _WithoutGrammar(EngineProcessor):
 
 
 class Outlines(_WithoutGrammar):
-    """A regular expression, also of a JSON schema, as a table of all its states, made when it is compiled."""
+    """An engine that compiles a regular expression, also of a JSON schema, into a table of all its states."""
 
     name, module, package_name = "outlines", "outlines_core", "outlines-core"
 
     def prepare(self, target: ProcessorTarget) -> int | None:
-        """Make the vocabulary of the package."""
+        """Make the vocabulary of the package, and return the time that it took, ns."""
         tokens: dict[bytes, list[int]] = {}
         for token, piece in _texts(target):
             tokens.setdefault(piece, []).append(token)
@@ -319,7 +319,7 @@ class Outlines(_WithoutGrammar):
         return None
 
     def matchers(self, constraint: Constraint) -> Callable[[], Any]:
-        """Compile a constraint, and return the maker of its matchers."""
+        """Compile a constraint, and return a function that makes its matchers."""
         of_schema = importlib.import_module("outlines_core.json_schema").build_regex_from_schema
         text = of_schema(constraint.text) if constraint.kind == "schema" else constraint.text
         index = self.package.Index(text, self._vocabulary)
@@ -336,13 +336,13 @@ class Outlines(_WithoutGrammar):
 
 
 class LMFormatEnforcer(_WithoutGrammar):
-    """A parser of characters in Python, which walks a tree of all tokens. A matcher is it, and the tokens so far."""
+    """A character parser in Python on a tree of all tokens. A matcher is the parser, and the tokens so far."""
 
     name, module, package_name = "lm-format-enforcer", "lmformatenforcer", "lm-format-enforcer"
     by_masks = True  # a prefix of which it made no mask is a new text
 
     def prepare(self, target: ProcessorTarget) -> int | None:
-        """Make the vocabulary of the package."""
+        """Make the vocabulary of the package, and return the time that it took, ns."""
         data = importlib.import_module("lmformatenforcer.tokenenforcer").TokenEnforcerTokenizerData
         tokens = [(token, piece.decode(errors="replace"), False) for token, piece in _texts(target)]
 
@@ -353,7 +353,7 @@ class LMFormatEnforcer(_WithoutGrammar):
         return None
 
     def matchers(self, constraint: Constraint) -> Callable[[], Any]:
-        """Compile a constraint, and return the maker of its matchers."""
+        """Compile a constraint, and return a function that makes its matchers."""
 
         def parser() -> Any:
             if constraint.kind == "schema":

@@ -1,4 +1,4 @@
-"""A step of `TokenDfaBatch` as one kernel, for GPUs: without Triton it takes six."""
+"""One GPU kernel in Triton for a step of `TokenDfaBatch`, which takes six without."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def kernel(  # type: ignore[no-untyped-def]
     ids, ids_stride, last, kinds, which, moves, forbidden, at, scores, scores_stride, width,
     BLOCK: tl.constexpr,  # noqa: N803  (Triton's spelling of a constant)
 ):  # fmt: skip
-    """Read columns 0 to `last` of the row's tokens, then mask the block: a program for each row and block of scores.
+    """Read columns 0 to `last` of the row's tokens, then mask the block: one program per row and block of scores.
 
     Each has the row's state for itself, so that none waits for another.
     """

@@ -1,4 +1,4 @@
-"""JSON schemas as automata over bytes: the valid values, each written in the way of `json.dumps`.
+"""JSON schemas as automata over bytes: the valid values, each in the format of `json.dumps`.
 
 A value is written as `json.dumps(value, ensure_ascii=False)` writes it, with one space or none after each comma and
 colon. Numbers are those of JSON. Properties stand in the schema's order; objects have no others than it names, unless
@@ -85,7 +85,7 @@ _OTHER_TYPE = "it has a keyword with a value of another type than it takes"
 
 
 def schema_part(written: str) -> Part:
-    """Return the texts of a JSON schema's values.
+    """Return the automaton of a JSON schema's values.
 
     Raises NotRegular for what is not known of it, or cannot be kept to exactly, and TooLarge.
     """
@@ -103,7 +103,7 @@ def schema_part(written: str) -> Part:
 
 
 def compiled(whole: Constraint) -> Automaton:
-    """Return the automaton of what answers keep to. Raises NotRegular, TooLarge and NoText."""
+    """Return the automaton of a constraint. Raises NotRegular, TooLarge and NoText."""
     try:
         match whole.kind:
             case "regex":
@@ -134,7 +134,7 @@ class _Schemas:
         self._count = 0
 
     def part(self, schema: Any, inside: Mapping[str, int]) -> Part:
-        """Return what a schema allows. inside: how often each reference stands around it."""
+        """Return the automaton of a schema's values. inside: how often each reference encloses it."""
         self._count += 1
         if self._count > _MOST_SCHEMAS:
             raise TooLarge(f"it has more than {_MOST_SCHEMAS:,} schemas in each other, to a depth of {DEPTH}")
@@ -198,7 +198,7 @@ class _Schemas:
             return sequence(text("{"), optional(_listing(pair, 1, None)), text("}"))
 
         def add(net: automaton.Net, at: int) -> int:
-            """With a place for each number of properties passed, before and after the first one that is written."""
+            """Add edges for the properties; the states count those passed, before and after the first written one."""
             bare, begun = text("{")(net, at), net.state()
             for name, value in properties.items():
                 pair = sequence(_literal(name), _COLON, self.part(value, inside))
@@ -233,7 +233,7 @@ class _Schemas:
         return sequence(text("["), either(*parts), text("]"))
 
     def _apart(self, branches: Sequence[Any], inside: Mapping[str, int]) -> Part:
-        """Exactly one of them; NotRegular where two have a text in common."""
+        """Return the automaton of exactly one of the parts; NotRegular if two have a common text."""
         before, self._closed = self._closed, True
         automata = []
         for branch in branches:
@@ -264,7 +264,7 @@ class _Schemas:
         return either(*map(_literal, values))
 
     def _referred(self, name: str) -> Any:
-        """Return what a reference within the schema names."""
+        """Return the target of a reference within the schema."""
         schema = self._root
         start, _, path = name.partition("#")
         try:
@@ -289,7 +289,7 @@ class _Schemas:
 
 
 def _merged(schemas: Sequence[Any]) -> Any:
-    """One schema in place of several; NotRegular where two say something of the same."""
+    """Return several schemas as one; NotRegular if two define the same keyword."""
     if False in schemas:
         return False
     merged: dict[str, Any] = {}
@@ -316,12 +316,12 @@ def _separated(parts: Sequence[Part]) -> Part:
 
 
 def _listing(part: Part, least: int, most: int | None) -> Part:
-    """`part` from `least` to `most` times, at least once, with commas."""
+    """Return the automaton of `part` from `least` to `most` times, at least once, with commas."""
     return sequence(part, repeated(sequence(_COMMA, part), least - 1, None if most is None else most - 1))
 
 
 def _literal(value: Any) -> Part:
-    """One value."""
+    """Return the automaton of one value."""
     if isinstance(value, dict):
         pairs = [sequence(_literal(key), _COLON, _literal(item)) for key, item in value.items()]
         return sequence(text("{"), *([_separated(pairs)] if pairs else []), text("}"))
@@ -337,7 +337,7 @@ def _literal(value: Any) -> Part:
 
 @lru_cache(maxsize=256)
 def _character(ranges: Ranges) -> Part:
-    """Return a character of a string with a code point in `ranges`."""
+    """Return the automaton of a string's character with a code point in `ranges`."""
     codes = (code for low, high in intersect(ranges, _ESCAPED) for code in range(low, high + 1))
     escaped = (text(json.dumps(chr(code))[1:-1]) for code in codes)
     return determinize(either(characters(intersect(ranges, _PLAIN)), *escaped)).part if ranges else nothing
@@ -363,7 +363,7 @@ def _strings(schema: Mapping[str, Any]) -> Part:
 
 
 def _bounds(schema: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Least and largest whole number."""
+    """Return least and largest whole number."""
     low = [math.ceil(schema["minimum"])] if "minimum" in schema else []
     high = [math.floor(schema["maximum"])] if "maximum" in schema else []
     for key in ("exclusiveMinimum", "exclusiveMaximum"):
@@ -375,7 +375,7 @@ def _bounds(schema: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 
 def _naturals(low: int, high: int | None) -> Part:
-    """Whole numbers from `low` >= 0 on, without leading zeros."""
+    """Return the automaton of whole numbers from `low` >= 0 on, without leading zeros."""
     if high is not None and high < low:
         return nothing
     size, parts = len(str(low)), []
@@ -391,7 +391,7 @@ def _naturals(low: int, high: int | None) -> Part:
 
 
 def _integers(low: int | None, high: int | None) -> Part:
-    """Whole numbers; 0 has no minus."""
+    """Return the automaton of whole numbers; 0 has no minus."""
     parts = []
     if high is None or high >= 0:
         parts.append(_naturals(max(low or 0, 0), high))
@@ -422,7 +422,7 @@ def _numbers(schema: Mapping[str, Any]) -> Part:
 
 
 def _decimals(low: tuple[int, bool], high: tuple[int, bool] | None) -> Part:
-    """Decimal numbers from `low` >= 0 to `high`; each with whether it is left out itself."""
+    """Return the automaton of decimal numbers from `low` >= 0 to `high`; each bound may be excluded."""
     begin = low[0] + low[1]
     fraction = sequence(text("."), repeated(_DIGIT, 1, _DECIMALS))
     parts = [sequence(_naturals(begin, None if high is None else high[0] - 1), optional(fraction))]

@@ -1,4 +1,4 @@
-"""How much white space each engine's form of a JSON schema allows between the tokens of JSON.
+"""White space that each engine's form of a JSON schema allows between the tokens of JSON.
 
 A schema does not say. The engines' defaults differ: some allow any amount, so that a model may write white space until
 the token limit. Each installed engine is asked by itself, byte by byte, without a tokenizer of a model.
@@ -21,7 +21,7 @@ _END = "</s>"
 
 
 class Space(Struct, frozen=True):
-    """What one engine allows."""
+    """The white space that one engine allows."""
 
     engine: str
     installed: bool
@@ -30,7 +30,7 @@ class Space(Struct, frozen=True):
 
 
 def spaces(schema: str, shortest: str) -> list[Space]:
-    """Return what `table` and each other engine allows in the shortest text of a JSON schema.
+    """Return the white space that `table` and each other engine allow in the shortest text of a JSON schema.
 
     An engine's error is kept.
     """
@@ -64,7 +64,7 @@ def most_spaces(accepts: Callable[[str], bool], text: str) -> int | None:
 
 
 def _places(text: str) -> list[int]:
-    """Return the indexes of a JSON text where white space may stand: beside punctuation, outside strings."""
+    """Return the indexes of a JSON text that may have white space: next to punctuation, outside strings."""
     outside = re.sub(r'"(?:[^"\\]|\\.)*"', lambda match: "." * len(match[0]), text)
     return [index for index in range(1, len(text)) if outside[index - 1] in "{}[],:" or outside[index] in "{}[],:"]
 

@@ -1,4 +1,4 @@
-"""Compilers of molecules: `grammar` and `truncate` as token tables, `xgrammar` and `llguidance` as a grammar's text.
+"""Constraints of molecules: `grammar` and `truncate` as token tables, `xgrammar` and `llguidance` as grammars.
 
 An answer is a molecule's fixed texts with a coordinate between each two, as long as the model writes it: three numbers,
 each an optional minus, one to three digits, a point, one to four digits. Allowed tokens keep the model's probabilities,
@@ -80,7 +80,7 @@ class FreeLength(TableProcessor):
 
 
 class Grammar(FreeLength):
-    """Accepts every conformer text of a molecule, cut as the tokenizer cuts it: merged tokens such as `,-` and `>[`.
+    """Accepts every conformer text of a molecule in the tokenizer's tokens, merged ones such as `,-` and `>[` too.
 
     No token joins a digit with a mark (checked once per vocabulary), so every text is cut between them. What lies
     between two digits is then cut the same way whatever the numbers are: the tokenizer cuts gaps, separators and runs
@@ -94,7 +94,7 @@ class Grammar(FreeLength):
         self._gap = cache(self._table)
 
     def gaps(self, template: Template) -> Sequence[TokenTable]:
-        """Before a coordinate, one path without and one with its first minus."""
+        """Return the fixed texts; before a coordinate, one path without and one with its first minus."""
         first, *between, last = self._target.form.gaps(template.text)
         return self._gap("", first, "0"), *(self._gap("0", text, "0") for text in between), self._gap("0", last, "")
 
@@ -130,7 +130,7 @@ def _cut(tokenizer: PreTrainedTokenizerFast, texts: Sequence[tuple[str, str, str
 
 @lru_cache(maxsize=4)
 def _digit_paths(tokenizer: PreTrainedTokenizerFast, most: int) -> tuple[Path, ...]:
-    """Every run of one to `most` digits, as cut after a mark."""
+    """Return every run of one to `most` digits, in the tokenizer's tokens after a mark."""
     runs = [f"{value:0{size}}" for size in range(1, most + 1) for value in range(10**size)]
     return _cut(tokenizer, [(".", run, ".") for run in runs])
 
@@ -144,7 +144,7 @@ class Truncate(FreeLength):
     name = "truncate"
 
     def coordinate(self) -> TokenTable:
-        """Three decimal numbers, in any cut into the vocabulary's tokens."""
+        """Return the table of three decimal numbers, in any split into the vocabulary's tokens."""
         table, separator = self._target.table, self._target.form.separator.encode()
         whole, fraction = (
             [digits for size in range(1, most + 1) for digits in itertools.product(_DIGITS, repeat=size)]
@@ -195,7 +195,7 @@ def of_molecules(engine: type[EngineProcessor], target: ProcessorTarget) -> Engi
         return gaps
 
     def longest(template: Template) -> int:
-        """One token per character, in the worst cut."""
+        """Return the most tokens of an answer: one per character, in the worst case."""
         number = 1 + WHOLE_DIGITS + 1 + COORDINATE_DECIMALS
         gaps = texts(template)
         return sum(map(len, gaps)) + (len(gaps) - 1) * (3 * number + 2 * len(form.separator)) + 3

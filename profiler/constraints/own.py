@@ -1,4 +1,4 @@
-"""A user's own processor (`--processor package.module:builder`): built by the names of parameters, then checked.
+"""A user's own processor (`--processor package.module:builder`): built from named parameters, then checked.
 
 Every step compares type, shape, dtype and device. Whether a row has any token left requires a host sync, so only an
 untimed pass checks that. Mistakes are errors that name step and row.
@@ -136,7 +136,7 @@ class UserProcessor:
 
     @contextmanager
     def blamed(self, what: str, where: str = "", step: int | None = None) -> Iterator[None]:
-        """Raise whatever the user's code raises inside as a `ProcessorError`: `what`, the error, `where`."""
+        """Raise any exception of the user's code as a `ProcessorError`: `what`, the error, `where`."""
         try:
             yield
         except PASSED_ON:
@@ -171,7 +171,7 @@ class UserProcessor:
 
 
 class MaskCall(NamedTuple):
-    """A call that masks scores: which one it is of the batch, and where each row of the scores stands."""
+    """A call that masks scores: its number in the batch, and the position of each row of the scores."""
 
     number: int
     rows: Sequence[int]
@@ -180,7 +180,7 @@ class MaskCall(NamedTuple):
 
 
 class Observed(LogitsProcessor):
-    """A batch's processor whose calls go through observers, the first nearest to it. It has the members that it has.
+    """A batch's processor with observers of its calls, the first innermost. It has the members of the processor.
 
     An observer has any of the methods `masks(call, scores, at)`, `forced(call, row, position)`, `state(call, row,
     position)` and `masked_logits(call, rows)`, and returns what `call()` does; and `looked_ns`, the time of its own.
@@ -202,7 +202,7 @@ class Observed(LogitsProcessor):
 
     @property
     def looked_ns(self) -> int:
-        """The time of looking, of all observers, ns."""
+        """The time of all observers, ns."""
         return sum(getattr(each, "looked_ns", 0) for each in (self._processor, *self._observers))
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -243,13 +243,13 @@ class Observed(LogitsProcessor):
 
 
 class Checked:
-    """Observes a user's batch processor: mistakes are errors. Checks that need a host sync are made if `verify` is."""
+    """Observes a user's batch processor and raises its mistakes as errors; `verify` adds checks with a host sync."""
 
     def __init__(self, user: UserProcessor) -> None:
         self._user, self._verify, self.looked_ns = user, user.verify, 0
 
     def masked_logits(self, call: Callable[[], Any], rows: int) -> list[int] | None:
-        """`rows`: 0 before the first step."""
+        """Return the masked logits of `rows`: 0 before the first step."""
         with self._user.blamed("failed to give its masked logits:"):
             counts = None if (counted := call()) is None else [int(count) for count in counted]
         if counts is not None and rows and (len(counts) != rows or min(counts, default=0) < 0):
@@ -301,7 +301,7 @@ class Checked:
 
 
 def told(problem: BaseException, builder: str) -> str:
-    """Kind, text and, where it is known, place of an error: `ValueError: too few (mine.py line 12)`.
+    """Return type, text and, if known, location of an error: `ValueError: too few (mine.py line 12)`.
 
     The place is the innermost frame outside of molprof and installed packages; for an installed processor, the
     innermost frame of its own package. `builder`: `package.module:builder`.

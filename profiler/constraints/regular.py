@@ -41,11 +41,11 @@ _BEGIN, _END = (names.AT_BEGINNING, names.AT_BEGINNING_STRING), (names.AT_END, n
 
 
 class NotRegular(ValueError):  # noqa: N818  (says what the constraint is)
-    """The constraint has no automaton; the message names the part that is unknown or has none."""
+    """The constraint has no automaton; the message names the part that is unknown or not regular."""
 
 
 def regular(pattern: str, flags: int = 0, spelled: Callable[[Ranges], Part] = automaton.characters) -> Part:
-    """Return the texts of a pattern.
+    """Return the automaton of a pattern's texts.
 
     Args:
         flags: of `re.compile`.
@@ -75,7 +75,7 @@ def searched(pattern: str, spelled: Callable[[Ranges], Part]) -> Part:
 
 
 def _parsed(pattern: str, flags: int) -> Any:
-    """As Python reads it. Raises TooLarge where a number of repetitions is too much for it."""
+    """Return the pattern as Python parses it. Raises TooLarge if a number of repetitions is too large for it."""
     try:
         return parser.parse(pattern, flags)
     except OverflowError as problem:
@@ -90,7 +90,7 @@ def _branches(items: list[Any]) -> list[list[Any]]:
 
 
 class _PatternReader:
-    """Makes parts of what Python's own parser read. `first`, `last`: whether nothing stands before and behind."""
+    """Converts the output of Python's own parser to parts. `first`, `last`: at the begin, at the end of the pattern."""
 
     def __init__(self, flags: int, spelled: Callable[[Ranges], Part]) -> None:
         if flags & (re.IGNORECASE | re.LOCALE):
@@ -125,7 +125,7 @@ class _PatternReader:
         return self._spelled(self._one(operator, value))
 
     def _one(self, operator: Any, value: Any) -> Ranges:
-        """Return the code points of what stands for one character."""
+        """Return the code points of an expression for one character."""
         if operator is names.LITERAL:
             return ((value, value),)
         if operator is names.NOT_LITERAL:

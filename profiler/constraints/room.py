@@ -1,4 +1,4 @@
-"""What a constraint leaves room for, without a model: loops that never end, and text that is forced.
+"""Freedom under a constraint, without a model: endless loops, and text that is forced.
 
 A model may stay in a loop until the token limit. Forced text is the only one that may follow; where it is cut into
 tokens by itself, as jumping ahead does, it may have others than the tokenizer writes.
@@ -32,7 +32,7 @@ _Ways = dict[int, tuple[int, int] | None]
 
 
 class EndlessLoop(Struct, frozen=True):
-    """States that lead to each other."""
+    """States of a loop that a text may never leave."""
 
     cause: str  # white space, digits, or text: other characters too; of ASCII characters, if it has any
     after: str  # the shortest text that leads there
@@ -48,7 +48,7 @@ class Spelling(Struct, frozen=True):
 
 
 class Room(Struct, frozen=True):
-    """The number of texts that a constraint allows."""
+    """The texts that a constraint allows: their number, loops and forced parts."""
 
     kind: str  # of the constraint
     constraint: str
@@ -62,7 +62,7 @@ class Room(Struct, frozen=True):
 
 
 def room_of(kind: str, constraint: str, automaton: Automaton, tokenizers: Sequence[tuple[str, Tokenizer]]) -> Room:
-    """Return the room that a constraint leaves; automaton: of the constraint."""
+    """Return the texts that a constraint allows; automaton: of the constraint."""
     shown = [
         next(byte for byte in _READABLE if automaton.kinds[byte] == one) for one in range(automaton.moves.shape[1])
     ]
@@ -110,7 +110,7 @@ def _loops(automaton: Automaton, shown: Sequence[int], ways: _Ways) -> list[Endl
 
 
 def _components(following: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """States that lead to each other, each set of them once (Kosaraju's way)."""
+    """Yield sets of states that lead to each other, each once (Kosaraju's algorithm)."""
     order: list[int] = []  # states, those last that were left last
     seen: set[int] = set()
     for root in range(len(following)):
@@ -139,7 +139,7 @@ def _components(following: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 def _ways(automaton: Automaton, shown: Sequence[int], first: int = 0) -> _Ways:
-    """Return for each state, nearest first, its predecessor on a shortest way from `first`, and the byte between."""
+    """Return for each state, nearest first, its predecessor on a shortest path from `first`, and the byte between."""
     ways: _Ways = {first: None}
     waiting = [first]
     for state in waiting:  # grows
@@ -151,7 +151,7 @@ def _ways(automaton: Automaton, shown: Sequence[int], first: int = 0) -> _Ways:
 
 
 def _path(ways: _Ways, state: int) -> tuple[list[int], list[int]]:
-    """Return the states of the way to a state, both ends included, and the bytes between them."""
+    """Return the states of the path to a state, both ends included, and the bytes between them."""
     states, path = [state], []
     while (way := ways[states[-1]]) is not None:
         states.append(way[0])

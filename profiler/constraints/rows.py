@@ -1,4 +1,4 @@
-"""`generic` and `qwen`: position templates, applied by a Python iteration and a few kernels per row and step.
+"""`generic` and `qwen`: position templates, applied by a Python loop and a few kernels per row and step.
 
 The processors under study were first written like this, and its cost is what they show: it stays plain on purpose.
 """
@@ -28,7 +28,7 @@ TAIL_POSITIONS = 2
 
 
 def number_tokens(form: TextFormat) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the texts of tokens that numbers are written with.
+    """Return the texts of the tokens of numbers.
 
     Those that separate numbers; these and those of a minus.
     """
@@ -106,7 +106,7 @@ class TemplateProcessor(ABC):
 
 
 class Generic(TemplateProcessor):
-    """FREE blocks every token with `<` or `>` (what a block opens and closes with), the tags, BOS, EOS and PAD.
+    """At FREE positions blocks tokens with `<` or `>` (a block's brackets), the tags, BOS, EOS and PAD.
 
     Right before a COPY token that begins with `>`, tokens of only `,` and `-` are blocked too. Everything else may be
     written in a coordinate, letters included, and a coordinate takes as many tokens as the placeholder: hence junk.
@@ -146,7 +146,7 @@ class Generic(TemplateProcessor):
 
 
 class Qwen(TemplateProcessor):
-    """FREE allows digits, `.`, `,`, `-`, `,-` and `-.` only.
+    """At FREE positions allows only digits, `.`, `,`, `-`, `,-` and `-.`.
 
     No comma at a block's first position, and neither comma nor minus at its last two.
     """

@@ -1,4 +1,4 @@
-"""Token tables: which tokens may follow in which state, written out, and one automaton of those of a batch's rows.
+"""Token tables: the allowed tokens by state, and one automaton for the rows of a batch.
 
 A compiler makes `TokenTable`s of whatever constrains a text, such as `molecules.py`. Nothing here knows of what.
 """
@@ -36,13 +36,13 @@ class TokenTable:
     ends: Collection[int]
 
     def __post_init__(self) -> None:
-        """Raise ValueError where no text is allowed, not even an empty one."""
+        """Raise ValueError if no text is allowed, not even an empty one."""
         if not (self.edges and self.edges[0]) and 0 not in self.ends:
             raise ValueError("the table allows no text: nothing leads on from state 0, and it is no end")
 
     @cached_property
     def longest(self) -> int | None:
-        """Most tokens of a text; None if it has no bound."""
+        """The most tokens of a text; None if it has no bound."""
         onward = [set(edges.values()) for edges in self.edges]
         lengths = [0] * len(onward)
         for _ in range(len(onward) + 1):
@@ -54,12 +54,12 @@ class TokenTable:
 
     @cached_property
     def kinds(self) -> dict[int, int]:
-        """Numbers of tokens, the same for tokens that lead to the same states."""
+        """Numbers of tokens, the same for tokens with the same transitions."""
         return _numbered((token, (state, to)) for state, edges in enumerate(self.edges) for token, to in edges.items())
 
 
 def _numbered(marks: Iterable[tuple[int, tuple[int, int]]]) -> dict[int, int]:
-    """Give tokens numbers from 0 on, the same for those with the same marks."""
+    """Give tokens numbers from 0 on, the same for those with the same transitions."""
     of_token: dict[int, list[tuple[int, int]]] = {}
     for token, mark in marks:
         of_token.setdefault(token, []).append(mark)
@@ -68,7 +68,7 @@ def _numbered(marks: Iterable[tuple[int, tuple[int, int]]]) -> dict[int, int]:
 
 
 def spelled(*parts: Iterable[Path]) -> TokenTable:
-    """Return the table of texts that are one path of each part, in their order. An empty path leaves a part out.
+    """Return the table of texts that are one path of each part, in their order. An empty path skips a part.
 
     States with the same future are one: of 1,000 tokens of three digits all lead to the same one.
     """
@@ -100,7 +100,7 @@ def spelled(*parts: Iterable[Path]) -> TokenTable:
 
 
 def any_cut(table: TokenTable, pieces: Mapping[int, bytes]) -> TokenTable:
-    """Yield the table of the texts of `table`, which is of bytes, in every cut into tokens of these `pieces`."""
+    """Return the table of all tokenizations into `pieces` of the texts of `table`, which is of bytes."""
 
     def edges(state: int) -> Iterator[tuple[int, int]]:
         for token, piece in pieces.items():
@@ -117,7 +117,7 @@ Row = Sequence[TokenTable]  # what a row may write: the texts of these tables, o
 
 
 def compile_rows(rows: Sequence[Row], eos: int, width: int) -> tuple[TokenDfa, list[int]]:
-    """One automaton for the rows of a batch, and the state in which each begins.
+    """Return one automaton for the rows of a batch, and the first state of each.
 
     Past its last table a row has the end token, again and again.
     """
@@ -168,7 +168,7 @@ def _classes(tables: Iterable[TokenTable], width: int) -> tuple[np.ndarray, np.n
 
 
 def _moves(table: TokenTable, classes: np.ndarray, count: int) -> np.ndarray:
-    """Next state by state and class, -1: the class may not follow, int32 (states, classes)."""
+    """Return the next state by state and class, -1 for forbidden classes, int32 (states, classes)."""
     moves = np.full((len(table.edges), count), -1, dtype=np.int32)
     for state, edges in enumerate(table.edges):
         moves[state, classes[list(edges)]] = list(edges.values())
@@ -176,7 +176,7 @@ def _moves(table: TokenTable, classes: np.ndarray, count: int) -> np.ndarray:
 
 
 def _followed(tables: Sequence[np.ndarray], ends: Collection[int]) -> np.ndarray:
-    """Next states of the first table, at whose ends the first tokens of the others may follow.
+    """Return the next states of the first table, whose ends lead to the first tokens of the others.
 
     They are counted from the beginning of the first table, where the tables stand one after the other.
     """

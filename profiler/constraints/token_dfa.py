@@ -1,4 +1,4 @@
-"""Automata over token ids, and the processor of a batch whose rows follow one each: next states by state and class.
+"""Automata over token ids (next states by state and class), and the processor of a batch with one per row.
 
 Tokens that lead to the same states have one class. A step gathers from the table of next states, and knows nothing of
 the constraint that it was made of. Where one token may follow, it is forced.
@@ -33,7 +33,7 @@ _Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class MaskForm:
-    """A mask on a CPU, in one of three ways: the ids it allows, those it forbids, or what is added to all scores.
+    """A mask on a CPU in one of three forms: its allowed ids, its forbidden ids, or values to add to all scores.
 
     Arrays of numpy: torch would wake its threads for each row.
     """
@@ -78,7 +78,7 @@ class TokenDfa:
 
     @functools.cached_property
     def forms(self) -> list[MaskForm]:
-        """How a CPU applies each mask."""
+        """The form in which a CPU applies each mask."""
         forms = []
         for allowed, count in zip(self.allowed, self.counts.tolist(), strict=True):
             if count <= _FEW_ALLOWED:
@@ -93,7 +93,7 @@ class TokenDfa:
 
     @functools.cached_property
     def forced(self) -> _Array:
-        """The one token that each state allows, -1 where it allows several, int64 (S,)."""
+        """The single token that each state allows, -1 for several, int64 (S,)."""
         tokens = np.full(len(self.counts), -1)
         for mask in np.flatnonzero(self.counts == 1):
             (tokens[mask],) = self._members[int(np.argmax(self.allowed[mask]))]
@@ -101,7 +101,7 @@ class TokenDfa:
 
     @functools.cached_property
     def hidden(self) -> _Array:
-        """How many ids each state forbids, int64 (S,)."""
+        """The number of ids that each state forbids, int64 (S,)."""
         return (len(self.classes) - self.counts)[self.masks]
 
     def after(self, state: int, token: int) -> int:
@@ -110,13 +110,13 @@ class TokenDfa:
         return following if following > 0 else 0
 
     def form(self, state: int) -> MaskForm:
-        """How a CPU applies the mask of a state."""
+        """Return the form in which a CPU applies the mask of a state."""
         mask: int = self.masks.item(state)
         return self.forms[mask]
 
     @property
     def size_bytes(self) -> int:
-        """Size of the table, and of the forms in which a CPU applies each mask."""
+        """Bytes of the table, and of the masks' forms on a CPU."""
         width = len(self.classes)
         lists = np.where(width - self.counts <= _FEW_FORBIDDEN, 8 * (width - self.counts), 4 * width)
         forms = np.where(self.counts <= _FEW_ALLOWED, 8 * self.counts, lists)
@@ -124,7 +124,7 @@ class TokenDfa:
 
 
 def anything(width: int) -> TokenDfa:
-    """Return the automaton of any tokens, whose one state is its first."""
+    """Return the automaton that allows any tokens, in a single state."""
     classes, moves = np.zeros(width, dtype=np.int32), np.zeros((1, 1), dtype=np.int32)
     return TokenDfa(classes, moves, np.zeros(1, dtype=np.int64), moves == 0, np.array([width]), first=0)
 
@@ -140,7 +140,7 @@ def fused_steps(device: torch.device) -> Any:
 
 
 class TokenDfaBatch(LogitsProcessor):
-    """The states of a batch's rows, each of an automaton of its own or of one that rows share.
+    """The states of a batch's rows, each of its own automaton or of a shared one.
 
     By row, each is masked in the way that touches least of it, which is best on a CPU. Else states stay on the device,
     and no step reads anything back: one kernel with Triton, else six operators, in place.
@@ -222,7 +222,7 @@ class TokenDfaBatch(LogitsProcessor):
         return out
 
     def seek(self, row: int, tokens: Sequence[int]) -> None:
-        """See `BatchProcessor`."""
+        """Set the positions of the rows, as `BatchProcessor` says."""
         dfa = self._rows[row]
         self._paths[row] = [*itertools.accumulate(tokens, dfa.after, initial=self._paths[row][0])]
         if not self._by_row:
@@ -260,12 +260,12 @@ class TokenDfaBatch(LogitsProcessor):
         return run
 
     def state(self, row: int, position: int, chosen: int | None) -> int:
-        """See `BatchProcessor`: a state is its place among the next states of all automata."""
+        """Return the state as in `BatchProcessor`: its index among the next states of all automata."""
         self._follow(row, position, chosen)
         return self.place(*self._counted(row, position))
 
     def place(self, dfa: TokenDfa, state: int) -> int:
-        """Return a state of one of `tables` as `allow` takes it."""
+        """Return the index of a state of one of `tables`, for `allow`."""
         return self._start[dfa] + state * int(dfa.moves.shape[1])
 
     def _follow(self, row: int, position: int, chosen: int | None) -> None:
@@ -275,7 +275,7 @@ class TokenDfaBatch(LogitsProcessor):
             path.append(self._rows[row].after(path[-1], chosen))
 
     def _counted(self, row: int, position: int) -> tuple[TokenDfa, int]:
-        """Return a row's state at a position, whose masked logits are counted. A row that ended stays where it is."""
+        """Return a row's state at a position, whose masked logits are counted. A row that ended keeps its state."""
         dfa, path = self._rows[row], self._paths[row]
         state = path[min(position, len(path) - 1)]
         self._masked[row] += dfa.hidden.item(state)
@@ -290,7 +290,7 @@ class TokenDfaBatch(LogitsProcessor):
 
     @property
     def masked_logits(self) -> list[int]:
-        """See `BatchProcessor`. Walks the automata along what was written, so that no step counts."""
+        """Masked logits as in `BatchProcessor`, found by walking the automata afterwards, so that no step counts."""
         total, called = np.array(self._masked), set(self._called)
         written = [] if self._ids is None else [*self._ids[:, self._prompt_width :].cpu().numpy().T]
         for dfa in self.tables:

@@ -33,7 +33,7 @@ _CONSTANTS = np.array([math.nan, 0.0, -math.inf], dtype=np.float32)
 
 
 class Vectorized:
-    """The scores that `generic` or `qwen` (`masks`; None: what suits the tokenizer) would return, bit by bit."""
+    """The same scores as `generic` or `qwen` (`masks`; None: the one that suits the tokenizer), bit by bit."""
 
     name = "vectorized"
     needs_templates = True
@@ -52,7 +52,7 @@ class Vectorized:
 
 
 class FittedPlaceholder(Vectorized):
-    """`vectorized` with the placeholder that fits the tokenizer: as few tokens as hold every packaged coordinate.
+    """`vectorized` with the shortest placeholder, in tokens, that has room for every packaged coordinate.
 
     Since real coordinates differ in length, junk gets rarer but does not end.
     """
@@ -80,13 +80,13 @@ def suited_masks(target: ProcessorTarget) -> str:
 
 
 def _sliced(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, ...]:
-    """Arrays of any length, one per position, as slices of one tensor on the device."""
+    """Return arrays of any length, one per position, as slices of one tensor on the device."""
     tensors: tuple[Tensor, ...] = torch.from_numpy(np.concatenate(arrays)).to(device).split(list(map(len, arrays)))
     return tensors
 
 
 class _PlannedBatch(RowProcessor):
-    """Every row's action at every position as numbers, and where the batch stands."""
+    """Every row's action at every position as numbers, and the position of the batch."""
 
     def __init__(self, rows: Sequence[Sequence[Action]], target: ProcessorTarget, prompt_width: int) -> None:
         super().__init__(rows, prompt_width, target.eos)
@@ -117,7 +117,7 @@ class _PlannedBatch(RowProcessor):
         return self.allow(scores, self._device_kinds[at.position_ids, at.row_ids])
 
     def state(self, row: int, position: int, chosen: int | None) -> int:
-        """See `BatchProcessor`: a state is a kind of action."""
+        """Return the state as in `BatchProcessor`: a state is a kind of action."""
         index = min(position, len(self._kinds) - 1), row
         self._masked[row] += self._counts[index]
         return int(self._kinds[index])
@@ -132,7 +132,7 @@ class _PlannedBatch(RowProcessor):
 
 
 class _AllowBatch(_PlannedBatch):
-    """Few tokens are allowed: they are copied into a tensor that is -inf everywhere else.
+    """A batch with few allowed tokens, which are copied into a tensor that is -inf everywhere else.
 
     That tensor is returned at every step. A step writes only the entries that change: what it allows, and -inf where
     the step before allowed something else.
@@ -172,7 +172,7 @@ class _AllowBatch(_PlannedBatch):
 
 
 class _BlockBatch(_PlannedBatch):
-    """Few tokens are blocked: whole columns, then whole forced rows, then single entries, in place."""
+    """A batch with few blocked tokens, masked in place: whole columns, whole forced rows, single entries."""
 
     def __init__(self, rows: Sequence[Sequence[Action]], target: ProcessorTarget, prompt_width: int) -> None:
         super().__init__(rows, target, prompt_width)

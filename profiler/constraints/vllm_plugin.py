@@ -30,7 +30,7 @@ KINDS: tuple[Kind, ...] = ("schema", "regex", "choices")
 
 
 def asked(sampling: Any) -> Constraint | None:
-    """Return the constraint of a request. Raises ValueError where its `extra_args` name two, none, or misspell one."""
+    """Return the constraint of a request. Raises ValueError if its `extra_args` name two, none, or misspell one."""
     _check_names(sampling.extra_args or {})
     texts = {kind: (sampling.extra_args or {}).get(_PREFIX + kind) for kind in KINDS}
     constraints = [Constraint(kind, text) for kind, text in texts.items() if text is not None]
@@ -40,7 +40,7 @@ def asked(sampling: Any) -> Constraint | None:
 
 
 def _check_names(arguments: Mapping[str, Any]) -> None:
-    """Raise ValueError for what would be ignored: a name that is meant for this, but for a typing error."""
+    """Raise ValueError for a name that would be ignored: a misspelling of one of these."""
     names = [_PREFIX + kind for kind in KINDS]
     for name in arguments:
         if name not in names and (name.startswith(_PREFIX) or get_close_matches(name, names, cutoff=0.85)):
@@ -53,7 +53,7 @@ def _check(constraint: Constraint) -> None:
 
 
 class _TableRequest:
-    """Where a request stands in its table. `written` grows as vLLM appends its tokens."""
+    """The position of a request in its table. `written` grows as vLLM appends its tokens."""
 
     def __init__(self, table: TokenDfa, written: list[int]) -> None:
         self.table, self.written, self.state, self.read = table, written, table.first, 0
@@ -69,7 +69,7 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Raise ValueError for a constraint of which no table is made, which vLLM answers to the client."""
+        """Raise ValueError for a constraint that has no table; vLLM sends the error to the client."""
         try:
             if (constraint := asked(sampling_params)) is not None:
                 if getattr(sampling_params, "structured_outputs", None) is not None:
@@ -95,11 +95,11 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._there: TokenDfaBatch | None = None  # tables on the device
 
     def table_of(self, constraint: Constraint) -> TokenDfa:
-        """Return the table of a constraint, which requests then find."""
+        """Return the table of a constraint, kept for later requests."""
         return self._table(constraint)
 
     def forget(self) -> None:
-        """Drop all requests, where vLLM did not say that they ended."""
+        """Drop all requests whose end vLLM did not report."""
         self._requests.clear()
 
     def is_argmax_invariant(self) -> bool:
@@ -107,7 +107,7 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Follow vLLM's batch: requests that come, go and move."""
+        """Update the requests from vLLM's batch: added, removed and moved ones."""
         if batch_update is None:
             return
         requests = self._requests
@@ -125,7 +125,7 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
                 requests[one] = replaced
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Masks in place the rows whose requests have a constraint, float32 (rows, logits_width)."""
+        """Mask in place the rows whose requests have a constraint, float32 (rows, logits_width)."""
         for request in self._requests.values():
             request.advance()
         if self._by_row:

@@ -1,1 +1,1 @@
-"""`molprof doctor`: what works on this machine, and a fix for what does not."""
+"""`molprof doctor`: checks of this machine, and a fix for each failure."""

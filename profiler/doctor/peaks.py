@@ -1,4 +1,4 @@
-"""`molprof doctor --peaks`: what products of matrices and a copy of memory reach on this machine."""
+"""`molprof doctor --peaks`: rates of matrix products and memory copies that this machine reaches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROWS, _BYTES = {"cuda": 8192, "cpu": 512}, {"cuda": 1 << 30, "cpu": 1 << 28}
 
 
 def peak_checks(limit_s: float, stated: Callable[[str], Any]) -> list[DoctorCheck]:
-    """Measure in a process of its own, and compare with the `Peaks` that `stated` gives for a device's name."""
+    """Measure in a separate process, and compare with the `Peaks` that `stated` gives for a device's name."""
     answer = call(f"{__name__}:measured", limits=Limits(limit_s))
     if answer.value is None:
         return [DoctorCheck("peaks", answer.message, ABSENT if answer.missing else BROKEN)]
@@ -41,7 +41,7 @@ def peak_checks(limit_s: float, stated: Callable[[str], Any]) -> list[DoctorChec
 
 
 def measured() -> dict[str, Any]:
-    """Return the name of the first GPU, else of the CPU, and what it reaches.
+    """Return the name of the first GPU, else of the CPU, and its measured rates.
 
     `tflops`: 10^12 operations per second by kind of number, of products of square matrices of random numbers; kinds
     that torch cannot multiply here are left out. `memory`: 10^12 bytes per second, read and written, of a copy. Each is
@@ -66,7 +66,7 @@ def measured() -> dict[str, Any]:
 
 
 def _products(torch: Any, device: Any, rows: int) -> dict[str, Callable[[], Callable[[], object]]]:
-    """Return by kind of number a function that makes operands and returns their product."""
+    """Return, by number type, a function that makes operands and returns the function of their product."""
 
     def plain(dtype: Any) -> Callable[[], object]:
         one, other = (torch.randn(rows, rows, device=device, dtype=torch.float32).to(dtype) for _ in range(2))

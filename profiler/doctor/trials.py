@@ -10,12 +10,12 @@ from molprof.profiler.environment import driver_version, gpu_names, warned
 
 
 def driver() -> dict[str, Any]:
-    """Return the version of NVIDIA's driver, and the GPUs that it knows."""
+    """Return the version of NVIDIA's driver, and the names of its GPUs."""
     return {"version": driver_version(), "gpus": gpu_names()}
 
 
 def torch_build() -> dict[str, Any]:
-    """Return torch's version, what it was built for, and the GPUs that it sees."""
+    """Return torch's version, its build target, and the GPUs that it sees."""
     with warned() as said:
         import torch
 

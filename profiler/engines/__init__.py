@@ -1,4 +1,4 @@
-"""What generates tokens under marks. Older packages than engines are made for are refused here."""
+"""Engines: generate tokens and call marks. Packages older than supported are refused here."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Engine(Protocol):
     def __init__(self, loaded: LoadedModel, settings: CaptureSettings) -> None: ...
 
     def generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
-        """Generate batch `number` and call `marks` where its phases begin, with `studied` between P1 and P2."""
+        """Generate batch `number`; call `marks` where its phases begin, and `studied` between P1 and P2."""
 
 
 def check_engine(name: str) -> None:
-    """Raise UsageError where there is no engine of that name."""
+    """Raise UsageError if there is no engine of that name."""
     one_of("engine", name, tuple(ENGINES))
 
 
@@ -100,7 +100,7 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """The tokens that a batch wrote, by row."""
+    """The generated tokens of a batch, by row."""
 
     rows: tuple[tuple[int, ...], ...]  # generated ids by prompt, with the end token, without padding
     rows_per_step: tuple[int, ...]  # rows that each step computed, the prefill first, spare rows included
@@ -115,7 +115,7 @@ class BatchResult:
 
     @property
     def steps(self) -> int:
-        """Forwards, the prefill included."""
+        """Number of forwards, the prefill included."""
         return len(self.rows_per_step)
 
     def busy_steps(self, row: int) -> int:
@@ -123,5 +123,5 @@ class BatchResult:
         return len(self.rows[row] if self.appended is None else self.appended[row])
 
     def written(self, row: int, steps: int) -> tuple[int, ...]:
-        """Return the tokens that the row had written after that many steps."""
+        """Return the tokens that the row had after that many steps."""
         return self.rows[row][: steps if self.appended is None else sum(self.appended[row][:steps])]

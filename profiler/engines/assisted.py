@@ -30,7 +30,7 @@ from molprof.profiler.recording.marks import Marks, before_forward, replaced
 
 
 class Assisted(Generate):
-    """An `Engine` for batches of one sequence."""
+    """The engine `assisted`, for batches of one sequence."""
 
     def __init__(self, loaded: LoadedModel, settings: CaptureSettings) -> None:
         super().__init__(loaded, settings)
@@ -87,7 +87,7 @@ class Assisted(Generate):
 
 
 class _Rounds(LogitsProcessor):
-    """The processor of a batch as the model calls it, and what came of the drafts of each round."""
+    """The processor of a batch for the model, with the drafts of each round and their results."""
 
     def __init__(self, marks: Marks, studied: Any, width: int) -> None:
         self.columns: list[int] = []  # after each round
@@ -105,7 +105,7 @@ class _Rounds(LogitsProcessor):
             self._marks.forward()
 
     def draft(self, generate: Any, free: bool, **arguments: Any) -> Any:
-        """`generate` of the assistant, whose drafts keep to the constraint unless they are `free`."""
+        """Return drafts by the assistant's `generate`, which keep to the constraint unless they are `free`."""
         self.begin()
         began = time.perf_counter_ns()
         kept = [
@@ -129,14 +129,14 @@ class _Rounds(LogitsProcessor):
         return scores
 
     def end(self, columns: int) -> bool:
-        """Return a round has ended; True to end the batch too."""
+        """End a round, and return True to end the batch too."""
         self._marks.bookkeeping()
         self.columns.append(columns)
         self._begun = False
         return self._marks.enough()
 
     def found(self, answer: Sequence[int], appended: Sequence[int]) -> Drafts:
-        """Return the outcome of the drafts; `appended` is by round."""
+        """Return the counts of the drafts by result; `appended` is by round."""
         scores = iter(torch.cat(self._scores).tolist() if self._scores else ())
         counts = dict.fromkeys(Drafts.__struct_fields__, 0)
         position = 0
@@ -166,7 +166,7 @@ class _Rounds(LogitsProcessor):
 
 
 class _Drafting(LogitsProcessor):
-    """The processor as the assistant calls it, which keeps the scores of all its steps."""
+    """The processor for the assistant's calls, which keeps the scores of all its steps."""
 
     def __init__(self, allow: Any) -> None:
         self._allow = allow

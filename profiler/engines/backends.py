@@ -1,4 +1,4 @@
-"""What settings tell torch (attention kernels, the compiled forward), and the failures that they cause."""
+"""Settings of torch (attention kernels, the compiled forward), and errors for the failures that they cause."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def explained(plan: BatchPlan, attention: str) -> Iterator[None]:
 
 @contextmanager
 def kernels_told() -> Iterator[None]:
-    """Raise UnsupportedError, with torch's reasons, where an attention of the block has no kernel."""
+    """Raise UnsupportedError, with torch's reasons, if an attention of the block has no kernel."""
     said: list[str] = []
     try:
         with warned() as said:
@@ -81,7 +81,7 @@ def held_bytes(cache: Any) -> int:
 
 
 def graph_breaks() -> int:
-    """Return how often torch.compile ended a graph in this process; 0 without compiling."""
+    """Return the number of graph breaks of torch.compile in this process; 0 without compiling."""
     counters: Any = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     return sum(counters.get("graph_break", {}).values())
 
@@ -100,7 +100,7 @@ def compile_config(mode: str) -> CompileConfig | None:
 
 
 def is_compiled(settings: CaptureSettings, gpu: bool) -> bool:
-    """Whether the forward of a decode step is compiled."""
+    """Return True if the forward of a decode step is compiled."""
     if settings.drop_finished or settings.kv_cache not in STATIC_CACHES:
         return False
     return gpu if settings.compile == AUTO else settings.compile != "off"
@@ -108,7 +108,7 @@ def is_compiled(settings: CaptureSettings, gpu: bool) -> bool:
 
 @dataclass(frozen=True)
 class Compiles:
-    """Compiled frames and the time in compiling them; None if this torch does not say."""
+    """Number of compiled frames and the time to compile them; None if this torch does not report it."""
 
     count: int | None
     time_ns: int | None
@@ -121,7 +121,7 @@ class Compiles:
 
 
 def compiles_so_far() -> Compiles:
-    """All of this process. Imports nothing: if torch's compiler is not loaded, nothing was compiled."""
+    """Return the compiles of this process. Imports nothing: if torch's compiler is not loaded, there are none."""
     utilities = sys.modules.get("torch._dynamo.utils")
     if utilities is None:
         return Compiles(0, 0)

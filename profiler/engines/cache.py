@@ -1,4 +1,4 @@
-"""A KV cache whose rows may differ in length: the token of number N of a row is in column N of that row.
+"""A KV cache for rows of different lengths: token number N of a row is in column N of that row.
 
 The caches of transformers append the same columns to all rows, so that rows of different lengths get holes.
 """
@@ -14,7 +14,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 
 class _ChunkSlot:
-    """Where all layers put the chunk that is being fed."""
+    """The target of the current chunk in all layers."""
 
     columns: Tensor
     used: int
@@ -70,7 +70,7 @@ class _Layer(CacheLayerMixin):
 
 
 class RaggedCache(Cache):
-    """The cache of one batch shape. The first forward allocates it, and the next batch uses it again.
+    """The cache of one batch shape, allocated by the first forward and reused by the next batch.
 
     Args:
         capacity: columns of the longest row, and one more that takes padding and is never read.
@@ -84,7 +84,7 @@ class RaggedCache(Cache):
         super().__init__(layers=[_Layer(self.slot, capacity) for _ in range(layers)])
 
     def feed(self, columns: Tensor, positions: Tensor, used: int) -> Tensor:
-        """Set where the next chunk goes; what each token sees, bool (rows, 1, width, columns for the attention).
+        """Set the target of the next chunk; return which columns each token sees, bool (rows, 1, width, columns).
 
         Args:
             columns: int64 (rows, width); positions: the same, 0 for padding.

@@ -51,7 +51,7 @@ _STEP_TOKENS = 2048
 
 
 class Continuous:
-    """An `Engine`."""
+    """The engine `continuous`."""
 
     def __init__(self, loaded: LoadedModel, settings: CaptureSettings) -> None:
         self._loaded, self._settings = loaded, settings
@@ -103,7 +103,7 @@ class Continuous:
     def _manager(
         self, number: int, plan: BatchPlan, studied: Any, marks: Marks, prompts: Sequence[Sequence[int]]
     ) -> Any:
-        """Return transformers' manager, with room for all requests of a step. None has to leave it before its end."""
+        """Return transformers' manager, with room for all requests of a step, so that none is evicted."""
         settings, widths = self._settings, list(map(len, prompts))
         most = min(settings.batch_size, len(prompts))
         model: Any = self._loaded.model
@@ -138,7 +138,7 @@ class Continuous:
 
 
 class _RequestSteps:
-    """Hands requests to a manager as they arrive, calls marks in its thread, and notes the rows of each step."""
+    """Adds requests to a manager as they arrive, calls marks in its thread, and records the rows of each step."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class _RequestSteps:
         self._update = self._wrap(batches, "update_batch", self._updated)
 
     def answers(self) -> list[list[int]]:
-        """Return the tokens of each row. Raises RunError where one did not end."""
+        """Return the tokens of each row. Raises RunError if one did not end."""
         for row, request in enumerate(self._requests):
             if not self._stopped and request.status.name != "FINISHED":
                 raise RunError(f"the request of prompt {row} did not end: {request.error or request.status.name}")
@@ -177,7 +177,7 @@ class _RequestSteps:
         return self._manager.batch_processor.has_pending_requests() or not self._manager.input_queue.empty()
 
     def _prepared(self) -> bool:
-        """`prepare_next_batch`: True if there is a step."""
+        """Prepare the next step: add due requests and mark its forward; return True if there is one."""
         while self._waiting and (
             self._arrivals is None
             or len(self._requests) - len(self._waiting) <= len(self.rows) * self._arrivals
@@ -198,12 +198,12 @@ class _RequestSteps:
         return True
 
     def _retrieved(self) -> None:
-        """`retrieve_device_outputs`."""
+        """Mark the bookkeeping, then retrieve the step's outputs."""
         self._marks.bookkeeping()
         self._retrieve()
 
     def _updated(self) -> None:
-        """`update_batch`."""
+        """Update the batch, and stop the manager when enough steps are recorded."""
         self._update()
         if self._marks.enough() or self._interrupts:
             self._stopped = True
@@ -222,7 +222,7 @@ class _Mark(LogitsProcessor):
 
 
 class _States(processing.ContinuousBatchingLogitsProcessor):
-    """Gives transformers one state for each token that a step chooses, and masks by the table of the processor."""
+    """A processor that gives transformers one state per chosen token, and masks by the processor's table."""
 
     def __init__(self, studied: Any) -> None:
         self.supported_kwargs, self.ignored_kwargs = {}, ()
@@ -245,7 +245,7 @@ class _States(processing.ContinuousBatchingLogitsProcessor):
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """Freeze garbage collection: a manager that stops collects garbage, which after a large load lasts many steps."""
+    """Freeze garbage collection, since a stopping manager collects garbage, which takes long after a large load."""
     gc.freeze()
     try:
         yield

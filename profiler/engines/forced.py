@@ -43,7 +43,7 @@ Decoded = tuple[Schedule, tuple[int, ...], int]
 
 
 def check_model(loaded: LoadedModel, attention: str) -> None:
-    """Raise UsageError where the attention takes no mask, or the model's layers do not see all earlier tokens."""
+    """Raise UsageError for an attention without masks, or layers that do not see all earlier tokens."""
     features = "forced runs and dropped rows"
     if attention in ("flash_attention_2", "flash_attention_3", "flex_attention"):
         raise UsageError(f"{features} need an attention that takes a mask", hint="--attention sdpa")
@@ -57,7 +57,7 @@ def check_model(loaded: LoadedModel, attention: str) -> None:
 
 
 def cannot_drop(loaded: LoadedModel, settings: CaptureSettings) -> str | None:
-    """Why a run of these settings cannot drop finished rows; None where it can."""
+    """Return why a run of these settings cannot drop finished rows; None if it can."""
     try:
         check_model(loaded, replace(settings, drop_finished=True).attention)
     except UsageError as problem:
@@ -66,7 +66,7 @@ def cannot_drop(loaded: LoadedModel, settings: CaptureSettings) -> str | None:
 
 
 class Forced:
-    """An `Engine`: it keeps the cache for the next batch of its shape."""
+    """The engine `forced`, which keeps the cache for the next batch of its shape."""
 
     def __init__(self, loaded: LoadedModel, settings: CaptureSettings) -> None:
         check_model(loaded, settings.attention)
@@ -83,7 +83,7 @@ class Forced:
         self._additive = model.config._attn_implementation == "eager"
 
     def generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
-        """Generate a batch in which forced tokens need no forward each."""
+        """Generate a batch in which forced tokens need no forward of their own."""
         tokenizer = self._loaded.tokenizer
         with marks.setup("tokenize", number):
             prompts = tokenizer([prompt.text for prompt in plan.row_prompts])["input_ids"]
@@ -109,7 +109,7 @@ class Forced:
         marks: Marks,
         number: int,
     ) -> Callable[[], Decoded]:
-        """Decode batch `number`, `prompts` by row; the function that this returns brings the answers to the host.
+        """Decode batch `number`, `prompts` by row; return a function that copies the answers to the host.
 
         Raises UsageError where forced runs are asked for, and the processor has not what `FORCED_RUNS` names.
         """
@@ -175,7 +175,7 @@ class Forced:
         return finish
 
     def _scores(self, cache: RaggedCache, fed: _Fed, chosen: Tensor | None, prefill: bool) -> Tensor:
-        """Scores of the next token of every row, float32 (rows, logits_width)."""
+        """Return the scores of the next token of every row, float32 (rows, logits_width)."""
         tokens = fed.tokens
         if fed.kept is not None and chosen is not None:
             cache.select(fed.kept)
@@ -199,7 +199,7 @@ class Forced:
         return logits[:, -1].to(torch.float32, copy=True)
 
     def _fresh_cache(self, rows: int, capacity: int) -> RaggedCache:
-        """Return the cache of the last batch if it has the right shape: no row sees what the last batch left in it."""
+        """Return the cache of the last batch if it has the right shape: its old content is never read."""
         cache = self._cache
         if cache is None or (cache.rows, cache.capacity) != (rows, capacity):
             self._cache = None  # frees its memory before the next one takes it
@@ -242,13 +242,13 @@ class _WholeBatch:
         return self._studied(ids, whole).index_select(0, at.row_ids)
 
     def chose(self, tokens: Tensor, at: RowPositions) -> None:
-        """Note the tokens of the step at these positions."""
+        """Record the chosen tokens of the step at these positions."""
         self._ids[at.row_ids, self._width + at.positions[0]] = tokens
 
 
 @dataclass(frozen=True)
 class _Fed:
-    """A chunk on the device: see `Chunk`."""
+    """A `Chunk` on the device."""
 
     at: RowPositions
     kept: Tensor | None
@@ -259,7 +259,7 @@ class _Fed:
 
 
 def upload(chunks: Sequence[Chunk], device: torch.device) -> list[_Fed]:
-    """Brings all chunks to the device in one copy, without a host sync."""
+    """Copy all chunks to the device at once, without a host sync."""
     arrays: list[np.ndarray] = []
     for chunk in chunks:
         arrays += (chunk.tokens, chunk.columns, chunk.positions, chunk.rows, chunk.places)
@@ -284,7 +284,7 @@ _WARPERS: dict[str, Callable[[Any], LogitsProcessor]] = {
 
 
 def chooser(settings: CaptureSettings) -> Callable[[Tensor], Tensor]:
-    """Return the function from scores (rows, logits_width) to tokens, int64 (rows,), by the warpers of transformers."""
+    """Return transformers' choice of tokens, int64 (rows,), from scores (rows, logits_width)."""
     if not settings.samples:
         return lambda scores: scores.argmax(dim=-1)
     warpers = LogitsProcessorList()

@@ -18,7 +18,7 @@ from molprof.profiler.recording.marks import Marks, marked
 
 
 class Generate:
-    """An `Engine`."""
+    """The engine `generate`."""
 
     def __init__(self, loaded: LoadedModel, settings: CaptureSettings) -> None:
         if settings.max_cache_length is not None and not hasattr(GenerationConfig(), "max_cache_len"):
@@ -54,7 +54,7 @@ class Generate:
         return BatchResult(rows, (plan.rows,) * len(answers[0]))
 
     def _config(self, max_new_tokens: int) -> GenerationConfig:
-        """Return the config by the settings; the model's own generation config has its say in `followed`."""
+        """Return the generation config of the settings; `followed` applies the model's own."""
         settings = self._settings
         return GenerationConfig(
             max_new_tokens=max_new_tokens,

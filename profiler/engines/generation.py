@@ -1,4 +1,4 @@
-"""The model's own generation config: what a run follows of it, refuses by name, or does otherwise."""
+"""The model's own generation config: parameters that a run follows, refuses by name, or ignores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OFF: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": N
 
 
 def followed(settings: _S, declared: Mapping[str, Any]) -> _S:
-    """Return the settings; those left open are as the model's generation config declares.
+    """Return the settings, with open ones set as the model's generation config declares.
 
     Raises UsageError where it declares what no capture can follow and `--generate-arg` does not replace it.
     """
@@ -38,7 +38,7 @@ def followed(settings: _S, declared: Mapping[str, Any]) -> _S:
 
 
 def otherwise(settings: CaptureSettings, declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the model's generation config declares and a run of these settings does not do, by name."""
+    """Return the parameters of the model's generation config that a run of these settings ignores, by name."""
     idle = PASSED_ON.keys() - active(declared, settings.samples)
     done: dict[str, Any] = {**REFUSED, **PASSED_ON, **settings.generate_arguments, "do_sample": settings.samples}
     done |= {"use_cache": True, "num_return_sequences": 1, "cache_implementation": settings.kv_cache}
@@ -52,7 +52,7 @@ def otherwise(settings: CaptureSettings, declared: Mapping[str, Any]) -> dict[st
 
 
 def note(settings: CaptureSettings, declared: Mapping[str, Any]) -> str:
-    """Return a line on what a run does since the model's generation config declares it.
+    """Return a line on the parameters that a run takes from the model's generation config.
 
     Empty where it declares nothing.
     """

@@ -1,4 +1,4 @@
-"""Which tokens go into which forward of molprof's own decoding loop. Without torch.
+"""Choice of the tokens for each forward of molprof's own decoding loop. Without torch.
 
 A row's answer is a chain of choices, each followed by a forced run. A step chooses one token per row and feeds it with
 its run in one chunk, so that a row needs as many forwards as it has choices. Chunks are padded on the left: the last

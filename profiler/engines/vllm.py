@@ -66,7 +66,7 @@ class VllmModel(LoadedModel):
         return self.engine.engine_core.engine_core
 
     def use(self, backend: str) -> None:
-        """Make masks with another backend than before: vLLM has one at a time."""
+        """Select the backend that makes masks: vLLM has one at a time."""
         config, manager = self.engine.vllm_config.structured_outputs_config, self.core.structured_output_manager
         self.made[config.backend] = manager.backend, manager._grammar_bitmask
         config.backend = backend
@@ -74,7 +74,7 @@ class VllmModel(LoadedModel):
 
     @contextmanager
     def table(self) -> Iterator[None]:
-        """Has vLLM call molprof's table inside the block, as `--logits-processors` does; other runs are as without."""
+        """Let vLLM call molprof's table inside the block, as `--logits-processors` does; other runs are unaffected."""
         runner = self.core.model_executor.driver_worker.worker.model_runner
         if not self.tables:
             kind = importlib.import_module("molprof.profiler.constraints.vllm_plugin").TableLogitsProcessor
@@ -90,7 +90,7 @@ class VllmModel(LoadedModel):
 
 
 class VLLM:
-    """An `Engine`."""
+    """The engine `vllm`."""
 
     def __init__(self, loaded: LoadedModel, settings: CaptureSettings) -> None:
         check(settings)
@@ -168,7 +168,7 @@ class VLLM:
             engine.abort_request(requests, internal=True)
 
     def _add(self, prompt: Prompt, tokens: list[int], max_new_tokens: int, row: int) -> str:
-        """Return the name of the request that is added. Raises RunError."""
+        """Add a request and return its name. Raises RunError."""
         sampling = self._sampling(prompt, max_new_tokens, row)
         try:
             if self._settings.processor == TABLE:
@@ -179,7 +179,7 @@ class VLLM:
         return name
 
     def masks_of(self, plan: BatchPlan, result: BatchResult) -> Iterator[tuple[int, int, int, int]]:
-        """Yield row, position, and numbers of forbidden and remaining tokens of each mask, as it is filled again.
+        """Yield row, position, and numbers of forbidden and allowed tokens of each mask, by filling it again.
 
         Where vLLM masks nothing all tokens are left.
         """
@@ -364,7 +364,7 @@ class VLLM:
 
 
 def _constraint_key(prompt: Prompt) -> object:
-    """Return a key of the prompt's own constraint; None: it has none."""
+    """Return a key of the prompt's own constraint; None without one."""
     if prompt.body is None:
         return prompt.constraint
     names = constraints_of(prompt.body)
@@ -372,7 +372,7 @@ def _constraint_key(prompt: Prompt) -> object:
 
 
 def check(settings: CaptureSettings) -> None:
-    """Raise UsageError where vLLM cannot follow the settings, or is not installed."""
+    """Raise UsageError if vLLM cannot follow the settings, or is not installed."""
     for name in NOT_OF_VLLM:
         row = SETTINGS[name]
         if (value := getattr(settings, name)) != row.default:

@@ -1,4 +1,4 @@
-"""Drafts in vLLM: what its speculative config proposes for each request, and what becomes of it."""
+"""Drafts in vLLM: the tokens that its speculative config proposes for each request, and how many it accepts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COUNTS = ("drafted", "accepted", "rejected_by_model", "rejected_by_grammar", "d
 
 
 def speculative_of(settings: CaptureSettings) -> dict[str, Any] | None:
-    """VLLM's `speculative_config`; None without drafts. Raises UsageError for what is no JSON object."""
+    """Return vLLM's `speculative_config`; None without drafts. Raises UsageError for text that is no JSON object."""
     if settings.speculative is None:
         return None
     try:
@@ -50,7 +50,7 @@ class DraftCounter:
 
     @contextmanager
     def watching(self, core: Any) -> Iterator[None]:
-        """Look at drafts inside the block; `done` is to be called after each step."""
+        """Record drafts inside the block; call `done` after each step."""
         scheduler, executor = core.scheduler, core.model_executor
         runner = executor.driver_worker.worker.model_runner
         update, execute, propose = (
@@ -89,7 +89,7 @@ class DraftCounter:
             yield
 
     def done(self, name: str, tokens: int, finished: bool) -> None:
-        """Note that a step gave a request so many tokens: drafts that it accepted, and one more."""
+        """Record that a step gave a request so many tokens: drafts that it accepted, and one more."""
         if (drafts := self._verified.pop(name, None)) is None:
             return
         counts = self._counts.setdefault(name, dict.fromkeys(_COUNTS, 0))
@@ -104,5 +104,5 @@ class DraftCounter:
         counts["rollbacks"] += by_model
 
     def of(self, name: str) -> Drafts:
-        """Return the outcome of the drafts of a request."""
+        """Return the counts of a request's drafts by result."""
         return Drafts(**self._counts.get(name, dict.fromkeys(_COUNTS, 0)))

@@ -1,4 +1,4 @@
-"""Requests of the OpenAI API as vLLM's server would run them, for its engine in this process."""
+"""Requests of the OpenAI API for vLLM's engine in this process, as vLLM's server would run them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROTOCOLS = "vllm.entrypoints.openai.{}.protocol"
 
 
 def sampling_of(prompt: Prompt, settings: CaptureSettings, max_new_tokens: int, row: int, eos: Collection[int]) -> Any:
-    """VLLM's `SamplingParams` of a request, without its constraint in a run without a processor.
+    """Return vLLM's `SamplingParams` of a request, without its constraint in a run without a processor.
 
     Calls of required tools are constrained as vLLM's parsers of tools do it that have no format of their own. Raises
     UsageError for what would constrain nothing, and RunError for a request that vLLM refuses.

@@ -1,4 +1,4 @@
-"""A grid (TOML): the cases of a command, every combination of values of its options; packaged, or a user's file."""
+"""A grid (TOML): the cases of a command, one for every combination of option values; packaged or a user's file."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Grid:
     overrides: Mapping[str, Any]  # options of the command line, which replace those of the file
 
     def refuse(self, key: str, problem: str, hint: str | None = None) -> NoReturn:
-        """Raise UsageError that names the option, or its line in the file."""
+        """Raise UsageError with the option's name, or its line in the file."""
         if key in self.overrides or not key:
             raise UsageError(problem if not key or problem.startswith("Invalid") else f"--{key}: {problem}", hint)
         self.file.refuse(problem, ["grid" if key in self.file.content["grid"] else "options", key], hint)
@@ -92,7 +92,7 @@ def packaged() -> dict[str, str]:
 
 
 def grid_path(name: Path) -> Path:
-    """Return the file of a grid: the one of that name, else a packaged one."""
+    """Return the file of a grid: the one of that path, else a packaged one."""
     return _GRIDS / f"{name}.toml" if str(name) in packaged() and not name.is_file() else name
 
 

@@ -1,4 +1,4 @@
-"""The folder of a sweep: its traces in place of it, groups of them that are alike, and what tasks of a cluster add."""
+"""The folder of a sweep: its traces, groups of similar ones, and results of tasks on a cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMPARED = ("processor", "model")
 
 
 def _captures(path: Path) -> tuple[Path, list[CaseResult] | None]:
-    """Return the folder of a sweep, given by itself or its results, and the captures in it; None of another path."""
+    """Return the folder of a sweep, from its path or its results', and the captures in it; None for another path."""
     folder = path if path.is_dir() else path.parent
     if not (path.is_dir() or path.name == RESULTS) or not is_sweep(folder):
         return folder, None
@@ -30,7 +30,7 @@ def _captures(path: Path) -> tuple[Path, list[CaseResult] | None]:
 
 
 def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return the paths, a sweep (folder or its results) replaced by its traces, and a remark for each missing trace."""
+    """Return the paths, with sweeps (folder or results) replaced by their traces, and a remark per missing trace."""
     replaced: list[Path] = []
     remarks: list[str] = []
     for path in paths:
@@ -49,7 +49,7 @@ def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def alike(path: Path, over: str | None = None) -> list[tuple[str, list[Path]]]:
-    """Return the traces of a sweep in groups that differ in one option alone, by what each group shares.
+    """Return the traces of a sweep in groups that differ in one option alone, each named by what it shares.
 
     path: its folder or results.
 
@@ -77,7 +77,7 @@ def alike(path: Path, over: str | None = None) -> list[tuple[str, list[Path]]]:
 
 
 def collected(status: JobStatus) -> None:
-    """Write the outcome of a cluster's tasks into the results of their sweep."""
+    """Write the states of a cluster's tasks into the results of their sweep."""
     folder = Path((status.job.data or {})["folder"])
     if not is_sweep(folder):
         return

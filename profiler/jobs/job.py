@@ -1,4 +1,4 @@
-"""A job's folder: its command lines, its Slurm jobs, and what each task wrote."""
+"""A job's folder: its command lines, its Slurm jobs, and the records of its tasks."""
 
 from __future__ import annotations
 
@@ -104,16 +104,16 @@ class Job:
         write_json(self.folder / _FILE, content)
 
     def seen(self) -> dict[str, dict[str, str]]:
-        """Return what Slurm said of tasks that ended, by their ids. Slurm forgets it after minutes."""
+        """Return Slurm's last report on ended tasks, by their ids. Slurm itself forgets it after minutes."""
         return read_json(self.folder / _SEEN) or {}
 
     def save_seen(self, seen: Mapping[str, Mapping[str, str]]) -> None:
-        """Write when tasks were last seen."""
+        """Save Slurm's last report on ended tasks."""
         write_json(self.folder / _SEEN, seen)
 
 
 def new_job_folder(jobs: Path, kind: str) -> Path:
-    """Make a folder `KIND-NUMBER` with a new number, also while another process makes one."""
+    """Make a folder `KIND-NUMBER` with a new number, safe against other processes."""
     try:
         jobs.mkdir(parents=True, exist_ok=True)
         number = max((_number(path) for path in jobs.iterdir()), default=0)
@@ -150,7 +150,7 @@ def find_job(jobs: Path, name: str) -> Job:
 
 
 def all_jobs(jobs: Path) -> tuple[list[Job], list[str]]:
-    """Return every job, oldest first, and why others cannot be read."""
+    """Return every job, oldest first, and the reasons why others cannot be read."""
     read_jobs, problems = [], []
     for folder in _folders(jobs):
         try:
@@ -165,7 +165,7 @@ def _folders(jobs: Path) -> list[Path]:
 
 
 def read_job(folder: Path) -> Job:
-    """Return the job that is kept in a folder; RunError if its file is damaged, or of another molprof."""
+    """Return the job stored in a folder; RunError if its file is damaged, or of another molprof."""
     path = folder / _FILE
     content = read_json(path)
     if content is None:
@@ -181,7 +181,7 @@ def read_job(folder: Path) -> Job:
 
 
 def _submitted(job: Job, number: int) -> Attempt:
-    """Return the attempt with the Slurm id that submitit's script is named after, if its submission was cut short."""
+    """Return the attempt with the Slurm id in submitit's script name, if its submission was interrupted."""
     scripts = (_SCRIPT.fullmatch(path.name) for path in job.attempt_folder(number).glob("*"))
     slurm_id = next((match[1] for match in scripts if match), None)
     return replace(job.attempts[number], slurm_id=job.attempts[number].slurm_id or slurm_id)

@@ -50,12 +50,12 @@ class SlurmSettings:
         return {name: value for name, value in values.items() if value} | {"time": self.time}
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is set, by name."""
+        """Return the resources that are set, by name."""
         return {name: value for name, value in asdict(self).items() if value not in (None, (), {})}
 
 
 def _matching(pattern: str, expected: str, read: Callable[[str], Any] = str) -> Callable[[object], Any]:
-    """Return a text or number that matches, as `read` reads it; else a ValueError with what is expected."""
+    """Return a parser of a text or number that `read` converts; its ValueError says what is expected."""
 
     def checked(value: object) -> Any:
         if isinstance(value, bool) or not isinstance(value, str | int) or not re.fullmatch(pattern, str(value)):
@@ -115,7 +115,7 @@ def slurm_table(file: TomlFile, name: str) -> SlurmSettings:
 
 
 def overridden(settings: SlurmSettings, options: Sequence[str]) -> SlurmSettings:
-    """Return `settings` with the values of `KEY=VALUE` options instead."""
+    """Return `settings` with the values of `KEY=VALUE` options in their place."""
     accepted = [key for key in _KEYS if key != "sbatch"]
     for option in options:
         key, value = key_value("--slurm", option, _EXAMPLE)

@@ -1,4 +1,4 @@
-"""Adds results to a file of JSON lines, each written whole and flushed when its case has ended."""
+"""A results file of JSON lines; each line is written whole and flushed when its case has ended."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class ResultsFile:
         os.close(self._file)
 
     def has(self, case: str, environment: str, repeat: int, again: bool) -> bool:
-        """Whether that repeat was ok before, or another repeat of the case was not, unless `again` retries those."""
+        """Return True if that repeat was ok before, or, without `again`, another repeat of the case failed."""
         ended = self._ended.get((case, environment), {})
         if ended.get(repeat) == OK:
             return True
         return not again and any(status != OK for status in ended.values())
 
     def has_figures(self, cases: Collection[str]) -> bool:
-        """Whether the file had figures of any of the cases before."""
+        """Return True if the file had figures of any of the cases before."""
         return any(case in cases and OK in repeats.values() for (case, _), repeats in self._ended.items())
 
     def elsewhere(self, cases: Collection[str], environment: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
-        """For each other environment with results of the cases: how many, and how it differs from this one."""
+        """Yield, for each other environment with results of the cases, their number and its differences from this."""
         here, counts = digest(environment), Counter[str]()
         for (case, other), repeats in self._ended.items():
             if case in cases and other != here:
@@ -62,7 +62,7 @@ class ResultsFile:
             yield count, "; ".join(parts) or "not described"
 
     def environment(self, environment: Mapping[str, Any]) -> str:
-        """Return the id of an environment, after describing it in the file if need be."""
+        """Return the id of an environment, after describing it in the file if it is new."""
         name = digest(environment)
         if name not in self._known:
             self.write({"record": "environment", "id": name, "environment": dict(environment)})
@@ -91,7 +91,7 @@ class ResultsFile:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other processes from writing, and from taking a line that is being written for one that was cut."""
+        """Lock the file: other processes neither write nor take a line that is being written for a cut one."""
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
@@ -101,14 +101,14 @@ class ResultsFile:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _cut(self) -> None:
-        """Remove a last line that a killed process did not finish."""
+        """Remove a last line that a killed process did not complete."""
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             os.ftruncate(self._file, self._path.read_bytes().rfind(b"\n") + 1)
 
 
 def check_results(path: Path) -> None:
-    """Refuse, before any work, a file that results cannot be added to."""
+    """Refuse, before any work, a file that cannot take results."""
     _before(path)
     check_output(path, force=True)
 

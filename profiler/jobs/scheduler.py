@@ -1,4 +1,4 @@
-"""Ask Slurm through its own commands, each with a time limit."""
+"""Slurm through its own commands, each with a time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a job's tasks, from what each wrote and what Slurm says; once, or until all have ended."""
+"""States of a job's tasks, from their records and Slurm's reports; once, or until all have ended."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class JobStatus:
 
     @property
     def finished(self) -> bool:
-        """Every task has ended, well or not."""
+        """True if every task has ended, successfully or not."""
         return not any(task.state in UNFINISHED for task in self.tasks)
 
     @property
@@ -79,12 +79,12 @@ class JobStatus:
 
 
 def job_status(job: Job) -> JobStatus:
-    """Return the state of a job now. Waits for Slurm no longer than its time limit, and works without it."""
+    """Return the present state of a job. Waits for Slurm at most its time limit, and works without it."""
     return job_statuses([job])[0]
 
 
 def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
-    """Return the state of several jobs, with one question to Slurm about all tasks whose end is not known yet."""
+    """Return the states of several jobs, with one query to Slurm about all tasks without a known end."""
     open_ids = set()
     for job in jobs:
         seen = job.seen()
@@ -102,7 +102,7 @@ def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
 
 
 def unfinished(jobs: Path, outputs: Collection[str | None]) -> dict[str, str]:
-    """Those of the outputs that a task is still to write, each with the id of its job, of all in the folder `jobs`."""
+    """Return the outputs that a task has yet to write, each with its job's id, for all jobs in the folder `jobs`."""
     those = [job for job in all_jobs(jobs)[0] if any(task.output in outputs for task in job.tasks)]
     return {
         task.output: status.job.id
@@ -123,7 +123,7 @@ def _record(job: Job, number: int) -> TaskRecord | None:
 
 
 def _status(job: Job, now: Mapping[str, Sighting], problem: str | None) -> JobStatus:
-    """Return the state of a job. What Slurm says of tasks that ended is kept in the job's folder."""
+    """Return the state of a job. Slurm's reports on ended tasks are kept in the job's folder."""
     ends, tasks = job.seen(), []
     count = len(ends)
     for number, task in enumerate(job.tasks):
@@ -150,7 +150,7 @@ def _status(job: Job, now: Mapping[str, Sighting], problem: str | None) -> JobSt
 def _judged(
     record: TaskRecord | None, sighting: Sighting | None, end: str | None, problem: str | None, log: str
 ) -> tuple[str, str | None]:
-    """Return a task's state and message, by what it wrote and what Slurm says, now and of its end."""
+    """Return a task's state and message, from its record and Slurm's reports, current and final."""
     state = record.state if record else None
     message = record.message if record else None
     if state in (OK, FAILED):

@@ -1,4 +1,4 @@
-"""Submit command lines of molprof to Slurm as one job array, run each there, and requeue those that failed."""
+"""Submits command lines of molprof to Slurm as one job array, runs each there, and requeues failed ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def submit(
     slurm: SlurmSettings,
     data: Mapping[str, Any] | None = None,
 ) -> Job:
-    """Submit `molprof ARGUMENTS` of every task, to run in the current folder; return when Slurm has them.
+    """Submit `molprof ARGUMENTS` of every task, to run in the current folder; return when Slurm has accepted them.
 
     The cluster's nodes must see the folder `jobs`. If Slurm refuses, no job is left.
     """
@@ -66,7 +66,7 @@ def _check() -> None:
 
 
 def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
-    """Return the job with one more attempt. Its file is written before Slurm is asked, and again with Slurm's id."""
+    """Return the job with one more attempt; its file is written before submitting, and again with Slurm's id."""
     import submitit
 
     folder = job.attempt_folder(len(job.attempts))
@@ -119,11 +119,11 @@ def _outside_of_a_job() -> Iterator[None]:
 
 
 class _StoppedError(BaseException):
-    """Slurm ends the task: its time is up, it was cancelled or preempted."""
+    """Slurm ends the task: by its time limit, a cancellation or preemption."""
 
 
 def run_task(folder: str, number: int) -> NoReturn:
-    """On the cluster: run task `number` of the job in `folder`, and exit with its exit code.
+    """Run task `number` of the job in `folder`, on the cluster, and exit with its exit code.
 
     The record says `running` from the beginning, which tells a task that was killed from one that never started. After
     Slurm's SIGTERM, which comes before its SIGKILL, the task asks Slurm for the reason.

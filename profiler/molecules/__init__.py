@@ -1,1 +1,1 @@
-"""Molecules as text: SMILES, templates, prompts, coordinates, and what each generated token is."""
+"""Molecules as text: SMILES, templates, prompts, coordinates, and the kind of each generated token."""

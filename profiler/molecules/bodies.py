@@ -1,4 +1,4 @@
-"""Requests of the OpenAI API as a file has them: bodies, what constrains them, and what their answers keep to."""
+"""Bodies of OpenAI API requests: reading them from a file, and the fields that constrain their answers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def without_constraints(body: Body) -> Body:
 
 
 def read_bodies(path: Path, count: int | None) -> Iterator[tuple[int, str, Body]]:
-    """Yield line, path and body of each request of a file, or of the first `count`, without options of streaming.
+    """Yield line, path and body of a file's requests, or the first `count`, without options of streaming.
 
     Raises UsageError where a line is none, or the file has none.
     """
@@ -105,12 +105,12 @@ def _parsed(where: str, line: str) -> tuple[str, Body]:
 
 
 def most_tokens(body: Body) -> int | None:
-    """Return the most tokens of its answer; None where it does not say."""
+    """Return the most tokens of a request's answer; None if it sets no limit."""
     return body.get("max_completion_tokens") or body.get("max_tokens")
 
 
 def text_of(body: Body) -> str:
-    """Return the prompt, of a chat its last text."""
+    """Return the prompt of a request, of a chat its last text."""
     if "prompt" in body:
         return str(body["prompt"])
     texts = [
@@ -120,7 +120,7 @@ def text_of(body: Body) -> str:
 
 
 def constraint_text(body: Body) -> tuple[Kind, str] | None:
-    """Return the kind and text of an answer's constraint, if it is of a kind that can be judged."""
+    """Return the kind and text of an answer's constraint, if it is of a kind that can be checked."""
     form, outputs = body.get("response_format") or {}, body.get("structured_outputs") or {}
     values: dict[str, Any] = {
         "schema": outputs.get("json") or body.get("guided_json") or body.get("json_schema"),

@@ -1,4 +1,4 @@
-"""Real coordinates: packaged ETKDG conformers, those of a file (SDF, XYZ, enriched text), and bonds against them."""
+"""Conformers: packaged ones by ETKDG, those of a file (SDF, XYZ, enriched text), and their bond errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Conformer:
 
 @dataclass(frozen=True)
 class Conformers:
-    """At least one conformer, and the lines that gave none."""
+    """At least one conformer, and the skipped lines."""
 
     source: str
     conformers: tuple[Conformer, ...]
@@ -47,7 +47,7 @@ class Conformers:
 
 @cache
 def reference_conformers() -> tuple[tuple[str, tuple[Position, ...]], ...]:
-    """Canonical SMILES and positions (Angstrom, centred, along the principal axes) of each packaged molecule.
+    """Return canonical SMILES and positions (Angstrom, centred, along the principal axes) of packaged molecules.
 
     RDKit's ETKDGv3 made them with seed 0. They are stored with twelve decimals, since another release of RDKit may make
     others, which would change what is fitted to them. Raises RunError where the list is missing from the installation.
@@ -68,12 +68,12 @@ def built_in_conformers(count: int | None = None) -> Conformers:
 
 
 def holds_texts(path: Path) -> bool:
-    """Whether the file has one text per line, by its ending."""
+    """Return True if the file has one text per line, by its ending."""
     return path.suffix.lower() not in _READERS
 
 
 def read_conformers(path: Path, count: int | None = None, form: TextFormat = DEFAULT) -> Conformers:
-    """Return the first `count` conformers of a file (None: all), coordinates as they stand, without hydrogens.
+    """Return the first `count` conformers of a file (None: all), coordinates unchanged, without hydrogens.
 
     The suffix decides: SDF, XYZ, or lines of enriched text. Raises UsageError where the file cannot be read, holds no
     conformer, or is SDF or XYZ and RDKit is missing.
@@ -97,7 +97,7 @@ def read_conformers(path: Path, count: int | None = None, form: TextFormat = DEF
 
 
 def atoms_in_order(mol: Chem.Mol) -> tuple[Molecule, tuple[Position, ...]] | None:
-    """Return a molecule's text and its positions in the order of that text; None where the SMILES leaves atoms out."""
+    """Return a molecule's text and its positions in the text's order; None if the SMILES lacks atoms."""
     from rdkit import Chem
 
     prompt = split_atoms(Chem.MolToSmiles(mol))
@@ -106,7 +106,7 @@ def atoms_in_order(mol: Chem.Mol) -> tuple[Molecule, tuple[Position, ...]] | Non
 
 
 def bond_errors(smiles: str, positions: Sequence[Position | None], reference: Sequence[Position]) -> list[float | None]:
-    """Absolute differences of bond lengths in Angstrom, one per bond between heavy atoms.
+    """Return absolute differences of bond lengths in Angstrom, one per bond between heavy atoms.
 
     Both lists follow the atoms of `smiles`. None where an atom has no generated position; all None where `positions`
     has another number of atoms than the molecule.

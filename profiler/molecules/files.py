@@ -31,7 +31,7 @@ _PLAIN = "only lists, tuples and dictionaries of text are read from a pickle: sa
 
 @dataclass(frozen=True)
 class MoleculeEntry:
-    """One molecule as it is written."""
+    """One molecule as the file writes it."""
 
     number: int  # from 1
     text: str  # the SMILES
@@ -85,7 +85,7 @@ def molecules_of(source: str) -> MoleculeFile:
 
 
 def split_column(source: str) -> tuple[Path, str | None]:
-    """FILE and COLUMN of FILE:COLUMN; a file of the whole name comes first."""
+    """Return FILE and COLUMN of FILE:COLUMN; a file of the whole name comes first."""
     head, colon, column = source.rpartition(":")
     if not colon or not head or Path(source).exists():
         return Path(source), None
@@ -133,7 +133,7 @@ def _table(path: Path, text: str, separator: str, column: str | None) -> _CellRo
 
 
 def _column(path: Path, heads: Sequence[str], column: str | None) -> int | None:
-    """Return the index of the column with SMILES; None where no name shows it."""
+    """Return the index of the column with SMILES; None if no name shows it."""
     folded = [head.casefold() for head in heads]
     if column is not None:
         for wanted, names in ((column, list(heads)), (column.casefold(), folded)):
@@ -196,7 +196,7 @@ class _PickleRefusedError(Exception):
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Makes built-in data only. Whatever else a pickle can do begins with a name, which is looked up here."""
+    """An unpickler of built-in data only. Anything else in a pickle needs a name, which is refused here."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise _PickleRefusedError(f"{module}.{name}")

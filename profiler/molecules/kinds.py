@@ -1,4 +1,4 @@
-"""What each generated token is (free, copy, junk, filler, eos), and whether the text is a valid conformer.
+"""The kind of each generated token (free, copy, junk, filler, eos), and the validity of the conformer.
 
 The text alone decides, so that constrained and unconstrained runs are counted by the same rule.
 """
@@ -46,7 +46,7 @@ class _ByteSpan:
 
 
 def classify(tokens: Sequence[int], table: TokenBytes, eos: frozenset[int], form: TextFormat = DEFAULT) -> Classified:
-    """Kind and block of each token.
+    """Return kind and block of each token.
 
     *junk*: begins in a block after the longest prefix that reads `x,y,z`. *filler*: begins with a digit beyond
     `COORDINATE_DECIMALS`. *free*: lies inside a block. *copy*: any other. A block without such a prefix (malformed) has
@@ -99,7 +99,7 @@ def _span(match: re.Match[bytes], triple: re.Pattern[bytes]) -> _ByteSpan:
 
 
 def _kind(begin: int, end: int, span: _ByteSpan) -> str:
-    """Kind of a token that begins inside a block."""
+    """Return the kind of a token that begins inside a block."""
     if span.good is not None and begin >= span.good:
         return "j"
     if end > span.end:
@@ -108,7 +108,7 @@ def _kind(begin: int, end: int, span: _ByteSpan) -> str:
 
 
 def check(text: str, molecule: Molecule, form: TextFormat = DEFAULT) -> str | None:
-    """Why a generated text is not a valid conformer of the molecule; None where it is valid.
+    """Return why a generated text is not a valid conformer of the molecule; None if it is valid.
 
     Valid: the tags enclose a skeleton with one block per atom, the molecular graph that RDKit reads is the prompt's,
     and each block reads exactly `x,y,z`. Checked in this order. Raises MissingExtraError where the skeleton is written

@@ -1,4 +1,4 @@
-"""Tokens that coordinates need, FREE positions that placeholders give, and the placeholder that fits best. No torch."""
+"""Fit of placeholders: tokens that coordinates need, FREE positions given, and the best one. No torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SIGNS = (("", "", ""), ("-", "", ""), ("", "-", "-"), ("-", "-", "-"))
 
 @dataclass(frozen=True)
 class Placeholder:
-    """How a placeholder fits coordinates."""
+    """The fit of a placeholder to coordinates."""
 
     text: str  # what a template writes in a block
     tokens: int  # FREE positions that it gives a block
@@ -77,17 +77,17 @@ def fit(text: str, tokens: int, needed: Sequence[int]) -> Placeholder:
 def free_positions(
     tokenizer: AnyTokenizer, placeholders: Sequence[str], form: TextFormat = DEFAULT
 ) -> list[int | None]:
-    """FREE positions that each placeholder gives a block; None where it merges with a bracket and is forced with it."""
+    """Return FREE positions that each placeholder gives a block; None if it merges with a bracket and so is forced."""
     return [None if merged else free for free, merged in _inside(tokenizer, placeholders, form)]
 
 
 def needed_tokens(tokenizer: AnyTokenizer, blocks: Sequence[str], form: TextFormat = DEFAULT) -> list[int]:
-    """Tokens that each block's text needs between forced brackets, with which no token can merge."""
+    """Return tokens that each block's text needs between forced brackets, with which no token can merge."""
     return [free + merged for free, merged in _inside(tokenizer, blocks, form)]
 
 
 def candidates(integer_digits: int, decimals: int) -> list[str]:
-    """Return the placeholders that are searched, plainest first.
+    """Return the placeholders to try, plainest first.
 
     Numbers have 1 to `integer_digits` digits before the point and 1 to `decimals` + 3 after it. All three have one
     shape, or the last one or two have another. A minus stands nowhere, before the first, before the others, or before
@@ -105,7 +105,7 @@ def candidates(integer_digits: int, decimals: int) -> list[str]:
 
 
 def offsets(tokenizer: AnyTokenizer, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """(begin, end) in characters of each token of each text; no special tokens are added."""
+    """Return (begin, end) in characters of each token of each text; no special tokens are added."""
     if not texts:  # transformers' wrapper takes no empty batch
         return []
     if (batch := getattr(tokenizer, "encode_batch", None)) is not None:
@@ -138,7 +138,7 @@ def fits(
 
 
 def _inside(tokenizer: AnyTokenizer, blocks: Sequence[str], form: TextFormat) -> list[tuple[int, int]]:
-    """Per block, tokens inside its brackets, and how many of its ends (0 to 2) merge with a bracket."""
+    """Return per block the tokens inside its brackets, and how many of its ends (0 to 2) merge with a bracket."""
     counts = []
     before, after = _ATOM + form.block_open, form.block_close + _ATOM
     for text, spans in zip(blocks, offsets(tokenizer, [f"{before}{text}{after}" for text in blocks]), strict=True):
@@ -155,7 +155,7 @@ def needs(
     decimals: int = COORDINATE_DECIMALS,
     form: TextFormat = DEFAULT,
 ) -> list[int | None]:
-    """Tokens that each generated block's coordinates need between forced brackets.
+    """Return tokens that each generated block's coordinates need between forced brackets.
 
     For a block that begins with `x,y,z`, these three as the format writes them. For a beginning of that (`1.0,2.`),
     the shortest text that it could become. None for any other block, and for one that was never closed (None).

@@ -1,4 +1,4 @@
-"""Prompts: molecules, lines of plain text, or JSON lines with texts and chats; and what answers are to keep to."""
+"""Prompts: molecules, lines of plain text, or JSON lines with texts and chats; and constraints of answers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _PromptLine(Struct, frozen=True):
     grammar: str | None = None
 
     def constraints(self) -> list[Constraint]:
-        """Raise UsageError for choices that cannot be told apart."""
+        """Return the constraints of the line. Raises UsageError for choices of which one begins another."""
         constraints: list[Constraint] = (
             [] if self.schema is None else [Constraint("schema", json.encode(self.schema).decode())]
         )
@@ -97,7 +97,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The readable prompts of an input, or the first of them, and the lines that gave none."""
+    """The readable prompts of an input, or the first of them, and the skipped lines."""
 
     prompts: tuple[Prompt, ...]
     skipped: tuple[Skipped, ...]
@@ -107,7 +107,7 @@ class Prompts:
     times: int = 1  # how often `prompts` repeats each, one after the other
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on skipped and missing lines, for the user."""
+        """Return notes on skipped and missing lines."""
         notes = [f"{self.source}, {item.place} {item.line}: {item.problem}; skipped" for item in self.skipped]
         count = len(self.prompts) // self.times
         if self.wanted is not None and count < self.wanted:
@@ -216,7 +216,7 @@ def read_requests(path: Path, count: int | None) -> Prompts:
 
 
 def whole_of_body(body: Body) -> Constraint | None:
-    """Return the constraint of an answer to a request, where it can be judged."""
+    """Return the constraint of an answer to a request, if it can be checked."""
     kind_and_text = constraint_text(body)
     return None if kind_and_text is None else Constraint(*kind_and_text)
 
@@ -240,7 +240,7 @@ def _json_prompt(path: Path, number: int, line: str) -> Prompt:
 
 
 def _check_keys(where: str, line: dict[str, Any]) -> None:
-    """Raise UsageError for a key that is not read and would change the answer, or is misspelt. Others are the user's.
+    """Raise UsageError for an unused key that would change the answer, or a misspelt one. Others are the user's.
 
     A record's number or source changes nothing.
     """
@@ -260,7 +260,7 @@ def _quoted(text: str) -> str:
 
 
 def with_chats(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerFast) -> tuple[Prompt, ...]:
-    """Return the prompts, chats as the tokenizer's chat template writes them, up to where the answer begins.
+    """Return the prompts, with chats formatted by the tokenizer's chat template, up to the begin of the answer.
 
     Raises UsageError where the tokenizer has no chat template, or it refuses the messages.
     """

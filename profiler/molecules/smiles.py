@@ -55,7 +55,7 @@ def require_rdkit(purpose: str) -> None:
 
 
 def canonical(smiles: str) -> str:
-    """Canonical SMILES with hydrogens removed.
+    """Return canonical SMILES with hydrogens removed.
 
     Raises UsageError where RDKit cannot read `smiles`, or it has no atoms.
     """
@@ -75,7 +75,7 @@ def molecule(smiles: str) -> Molecule:
 
 
 def split_atoms(text: str) -> Molecule:
-    """Return the molecule of readable SMILES, its text kept as it is."""
+    """Return the molecule of a valid SMILES, its text unchanged."""
     atoms, pieces, end = [], [], 0
     for match in _ATOM.finditer(text):
         pieces.append(text[end : match.start()])
@@ -91,7 +91,7 @@ def split_atoms(text: str) -> Molecule:
 
 
 def smiles_of_conformer(text: str, form: TextFormat = DEFAULT) -> str | None:
-    """Return the canonical SMILES of an enriched text, coordinates dropped; None where it is not a molecule."""
+    """Return the canonical SMILES of an enriched text, coordinates dropped; None if it is not a molecule."""
     from rdkit import Chem
 
     mol = _read(_BARE.sub(r"\1", form.without_blocks(text)))
@@ -108,7 +108,7 @@ def _read(smiles: str) -> Chem.Mol | None:
 
 
 def read_positions(text: str) -> list[Position | None]:
-    """Positions of an enriched text in Angstrom, one per block, junk after them dropped.
+    """Return positions in an enriched text in Angstrom, one per block, junk after them dropped.
 
     None for a block that does not begin with three decimal numbers.
     """
@@ -122,7 +122,7 @@ def position_of(triple: re.Match[str]) -> Position:
 
 
 def coordinate(value: float, decimals: int = COORDINATE_DECIMALS) -> str:
-    """One coordinate in Angstrom: truncated to `decimals`, trailing zeros dropped, one decimal stays.
+    """Return one coordinate in Angstrom as text: cut to `decimals`, without trailing zeros but one decimal.
 
     >>> coordinate(-1.23456), coordinate(0.5), coordinate(2.0), coordinate(-0.00001)
     ('-1.2345', '0.5', '2.0', '0.0')
@@ -131,7 +131,7 @@ def coordinate(value: float, decimals: int = COORDINATE_DECIMALS) -> str:
 
 
 def truncated(number: str, decimals: int) -> str:
-    """Return a decimal number, of any length, as `coordinate` writes it."""
+    """Return a decimal number, of any length, in the format of `coordinate`."""
     whole, _, fraction = number.lstrip("-").partition(".")
     value = f"{whole.lstrip('0') or '0'}.{fraction[:decimals].rstrip('0') or '0'}"
     return f"-{value}" if number.startswith("-") and value != "0.0" else value

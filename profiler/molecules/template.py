@@ -1,4 +1,4 @@
-"""Position templates: which tokens of an answer the prompt fixes (COPY), and which are FREE."""
+"""Position templates: the tokens of an answer that the prompt fixes (COPY), and the FREE ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def build_template(
 
 
 def free_flags(text: str, offsets: Sequence[tuple[int, int]], form: TextFormat = DEFAULT) -> np.ndarray:
-    """Return True for each token that lies inside a coordinate block, bool of length `len(offsets)`."""
+    """Return True for each token inside a coordinate block, bool of length `len(offsets)`."""
     inside = np.zeros(len(text) + 1, dtype=np.int64)
     for start, end in form.spans(text):
         inside[start:end] = 1
@@ -65,7 +65,7 @@ def free_flags(text: str, offsets: Sequence[tuple[int, int]], form: TextFormat =
 
 
 def default_threads() -> int:
-    """`SLURM_CPUS_PER_TASK`, else half the cores plus one; at most 8."""
+    """Return `SLURM_CPUS_PER_TASK`, else half the cores plus one; at most 8."""
     cpus = os.environ.get("SLURM_CPUS_PER_TASK", "")
     wanted = int(cpus) if cpus.isdigit() and int(cpus) > 0 else (os.cpu_count() or 1) // 2 + 1
     return min(wanted, MOST_THREADS)
@@ -83,7 +83,7 @@ class Templates:
     _kept: dict[str, Template] = field(default_factory=dict)
 
     def build(self, molecules: Sequence[Molecule]) -> list[Template]:
-        """One template per molecule, in their order."""
+        """Return one template per molecule, in their order."""
         if not self.cache:
             return self._build(molecules)
         new = {molecule.smiles: molecule for molecule in molecules if molecule.smiles not in self._kept}

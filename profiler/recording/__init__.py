@@ -1,1 +1,1 @@
-"""Marks, window and trace file: what records a program that generates tokens."""
+"""Recording of a program that generates tokens: marks, window and trace file."""

@@ -1,4 +1,4 @@
-"""Constraints in the arguments of a call of `generate`, beside logits processors; and calls without them."""
+"""Constraints in arguments of `generate` other than logits processors; and calls without any constraint."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LONGEST = 60
 
 
 def constraints_of(call: GenerateCall) -> dict[str, str]:
-    """Return by name the arguments of a call and its generation config that constrain tokens or the end of answers.
+    """Return arguments of a call, and of its generation config, that limit tokens or the end of answers, by name.
 
     Values as JSON, long ones as their number and a digest; functions and objects by their names.
     """

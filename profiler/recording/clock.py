@@ -1,4 +1,4 @@
-"""The clock of generation: host timestamps where phases begin, and a recording of some steps, of all, or of none.
+"""The clock of generation: host timestamps where phases begin, with a recording of some, all or no steps.
 
 Timed and recorded passes of captures have it, and programs that run once. The profiler runs for planned steps only, so
 that the times of all others are those of the bare program. The clock stands still while the profiler starts and stops.
@@ -33,7 +33,7 @@ TAKEN = "the program's own profiler took the place of molprof's"
 
 @dataclass(frozen=True)
 class StepPlan:
-    """Which steps to record: a call, and its first and last step, all from 0; None: molprof chooses."""
+    """The steps to record: a call, and its first and last step, from 0; None: molprof chooses."""
 
     call: int | None = None
     window: tuple[int, int] | None = None
@@ -43,7 +43,7 @@ class StepPlan:
 
     @staticmethod
     def of(window: Window) -> StepPlan:
-        """Return the plan of these steps, with which their batch ends, or of everything."""
+        """Return the plan to record these steps, after which their batch ends, or to record everything."""
         return FULL if window.full else StepPlan(window.batch, (window.first_step, window.last_step), ends=True)
 
     def windows(self, number: int, before: Sequence[int], most: int | None = None) -> list[tuple[int, int]]:
@@ -67,7 +67,7 @@ TIMED, FULL = StepPlan(records=False), StepPlan(full=True)
 
 
 def usual_window(steps: int) -> tuple[int, int]:
-    """Return the first and the last step that are recorded of so many, by default.
+    """Return the first and the last step that are recorded by default, out of so many.
 
     These are 20 decode steps, from step 20 on if there are so many: a run mostly consists of such steps.
     """
@@ -78,7 +78,7 @@ def usual_window(steps: int) -> tuple[int, int]:
 
 @dataclass
 class CallTimes:
-    """A call of `generate`, or a loop of the program's own; times in ns of a clock that stands still for molprof."""
+    """A call of `generate`, or a loop of the user; times in ns of a clock that stops while molprof works."""
 
     began_ns: int
     ended_ns: int = 0
@@ -89,7 +89,7 @@ class CallTimes:
     steps: int = 0
 
     def phases_ns(self) -> list[Counter[str]]:
-        """Time by phase of each step; a gap is a phase of the step before it."""
+        """Return the time by phase of each step; a gap belongs to the step before it."""
         steps: list[Counter[str]] = []
         for (phase, begin), (_, end) in pairwise(self.marks):
             if phase == 0:
@@ -106,7 +106,7 @@ class CallTimes:
 
 @dataclass(frozen=True)
 class RecordedSteps:
-    """A recording of some steps of a call; window None: of everything."""
+    """A recording of some steps of a call; window None: a recording of everything."""
 
     profiler: torch.profiler.profile
     window: Window | None
@@ -255,7 +255,7 @@ class Clock(Marks):
         self._call = None
 
     def failed(self) -> None:
-        """Drop the call that has raised an exception: it counts for nothing."""
+        """Drop the call that raised an exception: it counts for nothing."""
         if self.full and self._running is not None:
             self._running.failed()
         elif self._call is not None:  # else an earlier call's recording is whole
@@ -266,7 +266,7 @@ class Clock(Marks):
         self._call = None
 
     def enough(self) -> bool:
-        """Return True if all steps that are asked for are recorded."""
+        """Return True if all requested steps are recorded."""
         plan = self._plan
         if not plan.ends or plan.window is None or self._call is None:
             return False
@@ -293,7 +293,7 @@ class Clock(Marks):
         return sum(len(call.profiled) for call in self.calls)
 
     def repeat(self, wall_ns: int | None = None, **more: Any) -> Repeat | None:
-        """Return the times as a pass over all calls; None without a step like those under the profiler.
+        """Return the times as a pass over all calls; None without a step like the recorded ones.
 
         A step under the profiler counts with the median times of the others of its call, or where it has none, of all.
 
@@ -352,7 +352,7 @@ class Clock(Marks):
             self._each = None
 
     def _record(self, step: int) -> None:
-        """Start, go on with, or end a recording before a step."""
+        """Start, continue or end a recording before a step."""
         if self._windows and self._running is not None and step > self._windows[0][1]:
             self._stop()
         if self._running is None and self._windows and step == self._windows[0][0]:
@@ -397,7 +397,7 @@ class Clock(Marks):
 
 
 def _alike(steps: Sequence[Counter[str]], step: int) -> list[Counter[str]]:
-    """Of a call's steps, those of the kind of a step: the prefill, or a decode step."""
+    """Return the steps of a call that are of one step's kind: the prefill, or decode steps."""
     return [item for item in steps if ("prefill" in item) == (step == 0)]
 
 

@@ -51,7 +51,7 @@ _Stack = tuple[tuple[CodeType, int], ...]
 
 
 class FunctionSampler:
-    """Samples the thread that is in a phase, from `begin` to `end`."""
+    """A sampler of the thread that is in a phase, from `begin` to `end`."""
 
     def __init__(self) -> None:
         self._times: Counter[_Stack] = Counter()
@@ -101,7 +101,7 @@ class FunctionSampler:
         self._base, self._runs = None, False
 
     def close(self) -> SampledFunctions | None:
-        """End sampling, and return what was seen; None where there was no phase."""
+        """End sampling, and return the samples; None if there was no phase."""
         self.end()
         self._closed = True
         self._wakes.set()
@@ -139,7 +139,7 @@ class FunctionSampler:
         self._checked = held_ns, spent_ns
 
     def _add(self, frame: FrameType | None, count: int) -> None:
-        """Add `count` samples of what runs in the innermost frame, and around it up to what runs the phase."""
+        """Add `count` samples of the innermost frame and its callers up to the one that runs the phase."""
         base, frames, is_own = self._base, list[tuple[CodeType, int]](), False
         while frame is not None and frame is not base:
             code = frame.f_code
@@ -203,7 +203,7 @@ _PLACES = tuple(
 
 
 def _prefixes() -> list[str]:
-    """Beginnings of paths that torch leaves out of the functions of stacks, the longest first."""
+    """Return path prefixes that torch omits from functions in stacks, the longest first."""
     paths = {os.path.abspath(path) + os.sep for path in (*sys.path, *site.getsitepackages())}
     return sorted(paths, key=len, reverse=True)
 

@@ -1,4 +1,4 @@
-"""What `torch.profiler.profile(on_trace_ready=...)` calls: each recording becomes a trace file, written whole."""
+"""A handler for `torch.profiler.profile(on_trace_ready=...)`: each recording becomes a trace file, written whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interrupts while molprof works for a program: held until it is done, and tracebacks without molprof's frames."""
+"""Interrupts during molprof's work for a program: held back until it is done, and without molprof's frames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WHOLE = {inspect.unwrap(block).__code__ for block in (files.replacing, files.sc
 
 
 class _Came(int):
-    """The number of a signal that came.
+    """A signal that was held back, by its number.
 
     Reading `deliver` has the program's handler called as soon as the program itself runs: Python looks for signals
     where functions are called and loops go round, which what returns at once does not.
@@ -34,7 +34,7 @@ class _Came(int):
 
 
 class Interrupts:
-    """A block in which SIGINT waits, where the program has a handler for it and may get signals in this thread."""
+    """A block that holds back SIGINT, if the program has a handler for it and this thread may get signals."""
 
     def __init__(self) -> None:
         self.came: _Came | None = None
@@ -79,7 +79,7 @@ def _is_in(frame: types.FrameType | None, codes: set[types.CodeType]) -> bool:
 
 
 def trim(problem: BaseException) -> None:
-    """Take molprof's frames out of the traceback of an exception, and of those that it came from."""
+    """Remove molprof's frames from the traceback of an exception, and of its causes."""
     seen: dict[int, BaseException] = {}
     waiting: list[BaseException | None] = [problem]
     while waiting:

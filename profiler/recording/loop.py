@@ -1,4 +1,4 @@
-"""A loop of a program's own, which says where its steps and phases begin and which tokens they chose."""
+"""Marks of a user's own loop: where its steps and phases begin, and the tokens that they chose."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _RunningLoop:
 
 
 class OwnLoop:
-    """Passes a program's own marks of its loop on. A failure here ends the marks, not the program.
+    """Passes the marks of a user's own loop on. A failure here ends the marks, not the program.
 
     Args:
         heard: called with each loop that has ended, and its model.
@@ -69,7 +69,7 @@ class OwnLoop:
         return _TimedBlock(self._guarded, partial(self._begin_phase, name), self._end_phase)
 
     def tokens(self, ids: Any, sequences: Any) -> None:
-        """Take the tokens of a step."""
+        """Record the tokens of a step."""
         self._guarded(partial(self._keep, ids, sequences))
 
     def watched(self, name: str) -> None:
@@ -150,7 +150,7 @@ class OwnLoop:
         )
 
     def _enter(self, index: int) -> None:
-        """Goes on to a phase, if it is a later one."""
+        """Enter a phase, if it is a later one than the present."""
         if index > self._place and self._running is not None:
             self._place = index
             (self._marks.processor, self._marks.sampling, self._marks.bookkeeping)[index - 1]()
@@ -174,7 +174,7 @@ class _TimedBlock:
 
 
 def _steps(running: _RunningLoop) -> list[DecodedStep]:
-    """Return the steps of a loop; without their tokens where these are no ids, or were changed."""
+    """Return the steps of a loop, without their tokens if these are not ids, or were changed."""
     try:
         steps = []
         for items in running.tokens:
@@ -190,7 +190,7 @@ def _steps(running: _RunningLoop) -> list[DecodedStep]:
 
 
 def _prompts(prompts: Any) -> list[list[int]]:
-    """Return the ids of prompts by row; none where they are no ids."""
+    """Return the ids of prompts by row; none if they are not ids."""
     try:
         rows = [] if isinstance(prompts, (str, bytes, Mapping)) else _lists(prompts)
         if not rows or not all(isinstance(row, (list, tuple, range, Tensor)) for row in rows):

@@ -71,18 +71,18 @@ def write_run(
 
 
 def mark_cost_ns() -> float:
-    """Measured cost of one host timestamp as a timed pass takes it, in ns."""
+    """Return the measured cost of one host timestamp in a timed pass, ns."""
     clock = Clock()
     clock.begin(0)
     return _cost_ns(clock.processor, 2000)
 
 
 def signature_cost_ns() -> float:
-    """Measured cost of one signature inspection as `LogitsProcessorList` makes it, in ns."""
+    """Return the measured cost of one signature inspection as in `LogitsProcessorList`, ns."""
     call = LogitsProcessor().__call__
     return _cost_ns(lambda: inspect.signature(call).parameters, 200)
 
 
 def _cost_ns(action: Callable[[], object], calls: int) -> float:
-    """Median of nine averages."""
+    """Return the median of nine averages, ns."""
     return 1e9 / calls * statistics.median(timeit.repeat(action, repeat=9, number=calls))

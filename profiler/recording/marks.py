@@ -1,4 +1,4 @@
-"""Marks: calls where the phases of generation begin, the clocks that time them, and their callers.
+"""Marks: methods that are called where the phases of generation begin, and the code that calls them.
 
 Each step has four marks:
 
@@ -48,7 +48,7 @@ _MARKS = ("forward", "processor", "sampling", "bookkeeping")
 
 
 class Marks:
-    """Is called where phases begin; this one does nothing. A step has four calls, in the order of `STEP_PHASES`.
+    """Marks that do nothing. A step has four calls, in the order of `STEP_PHASES`.
 
     An `Engine` calls them, and `marked` in any call of transformers' `generate`.
     """
@@ -58,22 +58,22 @@ class Marks:
         return nullcontext()
 
     def expect(self, steps: int | None) -> None:
-        """Note that the next batch has at most so many steps; None: that is not known."""
+        """Note the most steps of the next batch; None: unknown."""
 
     def begin(self, batch: int) -> None:
-        """`generate` is about to be called for a batch."""
+        """Begin a batch: `generate` is about to be called."""
 
     def forward(self) -> None:
-        """F."""
+        """Begin a step with its forward (F)."""
 
     def processor(self) -> None:
-        """P1."""
+        """Begin the processors of a step (P1)."""
 
     def sampling(self) -> None:
-        """P2."""
+        """Begin the sampling of a step (P2)."""
 
     def bookkeeping(self) -> None:
-        """S."""
+        """Begin the bookkeeping of a step (S)."""
 
     def each(self, index: int, label: str) -> None:
         """Note that processor number `index` of the phase is about to be called."""
@@ -82,10 +82,10 @@ class Marks:
         """Begin the time between two steps of a program's own loop."""
 
     def end(self) -> None:
-        """`generate` has returned."""
+        """End a batch: `generate` has returned."""
 
     def failed(self) -> None:
-        """`generate` has raised an exception, in place of `end`."""
+        """Drop a batch: `generate` has raised an exception, and `end` is not called."""
 
     def enough(self) -> bool:
         """Return True to end the batch after the running step."""
@@ -114,7 +114,7 @@ class GenerateCall:
 
 
 def config_value(call: GenerateCall, name: str) -> Any:
-    """Return a generation setting of a call: its own, else that of its generation config, else of the model's."""
+    """Return a generation setting of a call: its own, else of its generation config, else of the model's."""
     for source in (call.given, call.given.get("generation_config"), call.model.generation_config):
         value = source.get(name) if isinstance(source, dict) else getattr(source, name, None)
         if value is not None:
@@ -179,7 +179,7 @@ def marked(
 
 
 class _Listener:
-    """Calls the marks in their order, whatever a decoding loop calls: beams, assistants, a loop of the caller's own.
+    """Calls the marks in their order, whatever the decoding loop: beams, assistants, a loop of the caller's own.
 
     A mark that a loop leaves out is called with the next one, so that every step has all four. An assisted step calls
     the processors once for each token that it checks.
@@ -209,7 +209,7 @@ class _Listener:
 
     @contextmanager
     def entered(self) -> Iterator[bool]:
-        """Begin a call of `generate`; False where it is not to be marked."""
+        """Begin a call of `generate`; yield False if it is not to be marked."""
         inside = self._thread == threading.get_ident()
         if not inside and (os.getpid() != self._process or not self._lock.acquire(blocking=False)):
             if self._missed is not None:
@@ -259,7 +259,7 @@ class _Listener:
         self._guarded(getattr(self._marks, mark), *arguments)
 
     def _guarded(self, action: Callable[..., object], *arguments: Any) -> None:
-        """End the marks, and not a program of its own, at a fault of molprof."""
+        """End the marks, but not the program, at a fault of molprof."""
         try:
             action(*arguments)
         except Exception as problem:
@@ -285,7 +285,7 @@ class _Listener:
             self._call.rows.append(len(input_ids))
 
     def _seen(self, processors: LogitsProcessorList, last: int) -> None:
-        """Note the processors of the call. last: the place of P2."""
+        """Record the processors of the call. last: the index of P2."""
         before, after = processors[:last], processors[last + 1 :]
         ids = {id(item) for item in self._call.given.get("logits_processor") or ()}
         self._call.processors = tuple(map(_name, (*before, *after)))
@@ -299,7 +299,7 @@ class _Listener:
         return begins
 
     def called_each(self, processors: Iterator[Any]) -> Iterator[Any]:
-        """Yield the processors, with the marks before each and behind the last of the phase.
+        """Yield the processors, with the marks before each and after the last of the phase.
 
         transformers inspects the signature of all that it takes from a list: a mark there would cost the phase more.
         """
@@ -321,7 +321,7 @@ class _Listener:
         return torch.ones_like(done) if self._marks.enough() else done
 
     def _mark(self, index: int) -> None:
-        """Call the mark at `index`, and before it those that are due and were left out."""
+        """Call the mark at `index`, and before it those that were skipped."""
         if index == 0 or (self._next == 0 and index > 0):
             self._call.steps += 1
         if self._next == 3 and index == 1:  # once more in the same step
@@ -342,7 +342,7 @@ class _Listener:
 
     @contextmanager
     def _before_own_forward(self, model: Any, custom: Any) -> Iterator[None]:
-        """Mark a forward that a caller's own loop runs without asking the model for inputs."""
+        """Mark a forward of a caller's own loop that does not ask the model for inputs."""
         if custom is None:
             yield
             return
@@ -354,14 +354,14 @@ class _Listener:
 
 
 def _name(processor: Any) -> str:
-    """Return the class of a processor; of one that has the name of transformers' own base class, its package too."""
+    """Return the class of a processor; with its package if the name is that of transformers' base class."""
     kind = type(processor)
     package = f"{kind.__module__.partition('.')[0]}." if kind.__name__ == LogitsProcessor.__name__ else ""
     return f"{package}{kind.__name__}"
 
 
 class _Last(LogitsProcessor):
-    """P2 in the list of a call, whose place says where the phase of processors ends. It changes no score."""
+    """P2 as a processor in the list of a call, which marks the end of the processors. It changes no score."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         return scores

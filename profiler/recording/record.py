@@ -26,7 +26,7 @@ _running = threading.Lock()  # torch has one profiler
 
 
 class _RecordedBlock(ContextDecorator):
-    """The block of `record`. An interrupt while molprof works is the program's, once molprof is done."""
+    """The block of `record`. An interrupt while molprof works reaches the program when that is done."""
 
     def __init__(self, begin: Callable[[Interrupts], AbstractContextManager[Recording]]) -> None:
         self._begin = begin
@@ -67,7 +67,7 @@ def record(
     functions: bool | None = None,
     **what: bool,
 ) -> _RecordedBlock:
-    """Record what the block does, and write the trace when it ends, also by an exception.
+    """Record the block, and write the trace when it ends, also by an exception.
 
     Each call of transformers' `generate`, of any thread, is a batch of the trace; so is each loop of `molprof.step`.
     Models, logits processors, stopping criteria and generation configs stay as they are. A recording inside another is

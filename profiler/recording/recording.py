@@ -1,4 +1,4 @@
-"""A recording of a program that is not molprof's: what it hears, and the trace and manifest that it writes."""
+"""A recording of a user's program: its marks, and the trace and manifest that are written."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ALL = "without a window (molprof run --full) all is recorded"
 
 
 class Recording:
-    """A recording that runs, or has ended.
+    """A running or ended recording.
 
     Attributes:
         path: the trace that was written; None before the end, and where there is none.
@@ -104,7 +104,7 @@ class Recording:
 
     @contextmanager
     def _without_processors(self) -> Iterator[None]:
-        """Switches the program's processors off in the block, where that is asked for."""
+        """Switch off the program's processors in the block, if requested."""
         if (off := self.switched_off) is None:
             yield
             return
@@ -116,7 +116,7 @@ class Recording:
             live.switch_off(None)
 
     def timed(self, problem: str | None = None) -> TimedRun | None:
-        """Return the figures of a run that records nothing; None where nothing was generated, or all is recorded."""
+        """Return the figures of a run that records nothing; None if nothing was generated, or all is recorded."""
         repeat = None if self.marks.full else self.marks.repeat()
         if repeat is None or not self._batches:
             return None
@@ -131,13 +131,13 @@ class Recording:
         )
 
     def began(self, began_ns: int, own_ns: int) -> None:
-        """When the program began, before the recording, and how long it waited for the recording to begin."""
+        """Set when the program began, before the recording, and how long it waited for the recording to begin."""
         self._began_ns = began_ns
         self.marks.own_ns += own_ns
 
     @property
     def own_ns(self) -> int | None:
-        """Time of molprof's own work while the program waited; None where all was recorded."""
+        """Time of molprof's own work while the program waited; None if everything was recorded."""
         return None if self.marks.full else self.marks.own_ns
 
     def nothing(self, problem: str | None = None) -> tuple[str, str] | None:
@@ -155,14 +155,14 @@ class Recording:
         return "no call of transformers' generate returned, and molprof.step() was not called", f"{_MARK}; {_ALL}"
 
     def summary(self) -> list[str]:
-        """Return what was recorded and timed, in lines; nothing without a batch."""
+        """Return a summary of the recorded and timed steps, in lines; empty without a batch."""
         if not self._batches or self._found is None:
             return []
         tokens = sum(len(run.token_ids) for run in self._found.sequences)
         return summary_lines([len(batch.steps) for batch in self._batches], tokens, self.marks, self._machine)
 
     def write(self, problem: str | None = None) -> None:
-        """Write the trace; `problem`: what ended the program early."""
+        """Write the trace; `problem`: the error that ended the program early."""
         kept = self.marks.kept
         if kept is None:
             why, hint = self.nothing(problem) or ("", None)
@@ -195,7 +195,7 @@ class Recording:
             self.path = write_run(exported, self._output, manifest, self._found)
 
     def _known(self, exported: ExportedFile, window: Window | None) -> Manifest:
-        """Return the manifest. window: the steps that were recorded; None: all."""
+        """Return the manifest. window: the recorded steps; None: all."""
         if not self.marks.full and len(self.marks.calls) != len(self._batches):
             raise RunError("a call of generate is not known")
         number = self._plan.call
@@ -332,12 +332,12 @@ class Recording:
 
 
 def text_of(problem: BaseException) -> str:
-    """Type and message of an exception."""
+    """Return type and message of an exception."""
     return f"{type(problem).__name__}: {problem}"
 
 
 def summary_lines(steps: Sequence[int], tokens: int, marks: Clock, machine: Machine | None) -> list[str]:
-    """Lines for people. steps: of each batch. machine: while the program ran."""
+    """Return a summary in lines. steps: of each batch. machine: during the program."""
     counts = f"{counted(len(steps), 'batch', 'es')}, {counted(tokens, 'token')}"
     if marks.recorded is None or (window := marks.recorded.window) is None:
         return [f"{counts}; every step is recorded"]
@@ -360,7 +360,7 @@ def summary_lines(steps: Sequence[int], tokens: int, marks: Clock, machine: Mach
 
 
 def processor_calls(batches: Sequence[WrittenBatch], marks: Clock) -> list[ProcessorCalls]:
-    """Return the processors of all batches by class and place."""
+    """Return the processors of all batches by class and position."""
     counts: Counter[tuple[int, str, bool]] = Counter()
     times: Counter[tuple[int, str, bool]] = Counter()
     steps: Counter[tuple[int, str, bool]] = Counter()
@@ -381,7 +381,7 @@ def processor_calls(batches: Sequence[WrittenBatch], marks: Clock) -> list[Proce
 
 
 def _device_of(model: Any) -> torch.device:
-    """Return the device of a model, or of its parameters; the CPU where neither is known."""
+    """Return the device of a model, or of its parameters; the CPU if neither is known."""
     device = getattr(model, "device", None)
     if isinstance(device, torch.device):
         return device
@@ -390,7 +390,7 @@ def _device_of(model: Any) -> torch.device:
 
 
 def _name_of(model: Any) -> str:
-    """Return the name or path that a model was loaded by, or else its class."""
+    """Return the name or path that a model was loaded from, or else its class."""
     name = getattr(model, "name_or_path", None)
     return name if isinstance(name, str) and name else type(model).__name__
 
@@ -420,7 +420,7 @@ def _vocabulary(model: Any) -> int | None:
 
 
 def _tokenizer_of(model: Any) -> Any:
-    """Return the loaded tokenizer of the model's name, or the only one whose tokens are the model's; None if unclear.
+    """Return the loaded tokenizer of the model's name, or the only one with the model's tokens; None if unclear.
 
     It is looked for among all objects. Neither the model nor a call of `generate` has it, a program makes it before
     molprof could note it, and one that is loaded anew by the model's name may have other tokens than the program's.

@@ -36,13 +36,13 @@ _GRACE_S = 60.0
 
 
 def without_path(output: Path) -> Path:
-    """Where the recording of the program without its processors goes."""
+    """Return the path of the recording of the program without its processors."""
     return beside(output, "without")
 
 
 @dataclass
 class Repeats:
-    """Runs of a program.
+    """Repeated runs of a program.
 
     Args:
         asked, arguments: of `command_line`.
@@ -105,7 +105,7 @@ class Repeats:
                 raise
 
     def _recorded_without(self, folder: Path, calls: int) -> bool:
-        """Return the recorded run without processors; whether something was switched off, and it made all calls."""
+        """Make the recorded run without processors; return True if something was off, and it made all calls."""
         settings = {**self.settings, "output": str(self.other.path.absolute()), "without": True, "chosen": False}
         self._log(folder, settings, f"recorded run {WITHOUT}")
         if not self.other.path.exists():
@@ -130,7 +130,7 @@ class Repeats:
         return False
 
     def _timed(self, folder: Path, side: str, label: str, calls: int) -> TimedRun | None:
-        """Return a run under timestamps alone.
+        """Run the program with timestamps alone, and return its times.
 
         None where it failed before it had made all calls of the recorded run.
         """
@@ -150,7 +150,7 @@ class Repeats:
         return timed
 
     def _log(self, folder: Path, settings: dict[str, Any], label: str) -> bool:
-        """Run the program with its output kept apart; whether it ended well."""
+        """Run the program with separate output, and return True if it succeeded."""
         self.begin(label)
         with (folder / "output.txt").open("wb") as log:
             ending = run_line(command_line({**settings, "quiet": True}, self.arguments), Path.cwd(), log)
@@ -163,7 +163,7 @@ class Repeats:
         self.report(line)
 
     def _keep(self, session: Session, timed: dict[str, dict[int, TimedRun]], turns: dict[tuple[str, int], int]) -> None:
-        """Write what was timed to the traces."""
+        """Write the times into the traces."""
         common = sorted(timed[WITH].keys() & timed[WITHOUT].keys())
         self.rounds = len(common)
         paired = None

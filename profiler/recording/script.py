@@ -42,7 +42,7 @@ _LAUNCHER = "import sys; sys.path.pop(0); from molprof.profiler.recording.script
 
 
 def replace_process(settings: dict[str, Any], arguments: Sequence[str]) -> None:
-    """Make this process the program's: its number, its streams and its exit code are the program's own.
+    """Replace this process by the program's: its number, its streams and its exit code are the program's own.
 
     settings: `output`, `force`, `chosen`, `command`; `module`: the first argument is one; `without`: its processors are
     switched off; `timed`: nothing is recorded, and what was timed goes to this file; `quiet`: molprof prints nothing;
@@ -102,7 +102,7 @@ class _Terminated(BaseException):
 
 @contextmanager
 def _terminations_raised() -> Iterator[None]:
-    """In the block a signal that ends the process, such as a batch system's, raises _Terminated: no file is left."""
+    """Raise _Terminated in the block for a signal that ends the process, such as a batch system's; no file is left."""
 
     def end(number: int, frame: types.FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)  # of a second one
@@ -119,7 +119,7 @@ def _terminations_raised() -> Iterator[None]:
 
 
 class _RecordedProgram:
-    """What is recorded of a program, from its first call of `generate` or its first step on."""
+    """The recording of a program, from its first call of `generate` or its first step on."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
@@ -134,7 +134,7 @@ class _RecordedProgram:
 
     @contextmanager
     def working(self, said: str) -> Iterator[None]:
-        """Molprof works in the block; `said`: the line that tells of an interrupt."""
+        """Hold back interrupts in the block, while molprof works; `said`: the line about an interrupt."""
         try:
             yield
         except (KeyboardInterrupt, _Terminated) as problem:
@@ -153,7 +153,7 @@ class _RecordedProgram:
             self._end(problem)
 
     def _end(self, problem: BaseException | None) -> None:
-        """Write what was recorded; `problem`: what ended the program."""
+        """Write the recording; `problem`: the error that ended the program."""
         self._leave_alone()
         ended_ns = time.perf_counter_ns()
         self._stack.close()
@@ -177,12 +177,12 @@ class _RecordedProgram:
         self._lines += self._written(ended_ns)
 
     def tell(self) -> None:
-        """Print what was recorded, below all that the program printed."""
+        """Print the summary of the recording, below the program's output."""
         for line in () if self._settings.get("quiet") else self._lines:
             sys.stderr.write(f"molprof: {escaped(line)}\n")
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Of the module that has `generate`: its own loader, after which the method waits for its first call.
+        """Return, for the module that has `generate`, a loader after which the method waits for its first call.
 
         A finder, since the program is to import transformers itself, if and when it does. `wrapt.when_imported` has one
         too, which stays after the first call, and wraps the module's loader.
@@ -286,13 +286,13 @@ _begins = threading.RLock()
 
 
 def _children_s() -> float:
-    """CPU time of the child processes that have ended, s."""
+    """Return CPU time of the child processes that have ended, s."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _nothing(children_s: float) -> str:
-    """Why nothing was recorded; children_s: CPU time of the program's child processes."""
+    """Return why nothing was recorded; children_s: CPU time of the program's child processes."""
     called = "the program called neither transformers' generate nor molprof.step()"
     if children_s < _LEAST_CHILDREN_S:
         loop = "put `with molprof.step():` around each step of a loop of your own"

@@ -103,7 +103,7 @@ def sequence_run(
 
 @dataclass(frozen=True)
 class WrittenBatch:
-    """The sequences that a call of `generate` or a loop wrote, numbered from 0."""
+    """The sequences that a call of `generate` or a loop generated, numbered from 0."""
 
     steps: list[DecodedStep]
     prompts: list[list[int]]  # tokens by sequence, without padding
@@ -123,13 +123,13 @@ class WrittenBatch:
 
     @property
     def constraining_names(self) -> list[str]:
-        """The classes of the phase of processors, those that the program gave first."""
+        """Classes in the phase of processors, those of the program first."""
         indexes = sorted(range(self.constraining), key=lambda index: index not in self.own)
         return [self.processors[index] for index in indexes]
 
     @property
     def rows(self) -> int:
-        """Its sequences."""
+        """Number of its sequences."""
         return max([len(self.prompts), *(row + 1 for step in self.steps for row in step.tokens)])
 
 
@@ -179,7 +179,7 @@ def _steps(call: GenerateCall, ends: frozenset[int]) -> list[DecodedStep]:
 
 
 def _given(call: GenerateCall) -> Tensor | None:
-    """Return the ids that the call was given; None: embeddings, or nothing."""
+    """Return the input ids of the call; None: embeddings, or nothing."""
     ids = next((item for name in ("inputs", "input_ids") if (item := call.given.get(name)) is not None), None)
     return ids if isinstance(ids, Tensor) and ids.dim() == 2 and not ids.is_floating_point() else None
 

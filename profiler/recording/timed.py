@@ -1,4 +1,4 @@
-"""A run of a program that was timed and not recorded, as its process hands it on; the time of steps of such runs."""
+"""A timed run of a program without recording, as its process stores it; the time of steps of such runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from molprof.common.manifest import MachineSpan, Repeat
 
 
 class TimedRun(Struct, frozen=True):
-    """A run of a program under host timestamps alone."""
+    """A run of a program with host timestamps alone."""
 
     repeat: Repeat
     spans: list[MachineSpan]

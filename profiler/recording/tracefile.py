@@ -49,7 +49,7 @@ _CHOICES = {letter: name for name, letter in CHOICE_LETTERS.items()}
 
 @dataclass(frozen=True)
 class OutputFile:
-    """Where the trace of a capture goes."""
+    """The output path of a capture's trace."""
 
     path: Path
     force: bool = False  # replace a file that exists
@@ -57,21 +57,21 @@ class OutputFile:
     chosen: bool = False  # molprof chose the name, so that another one will do
 
     def check(self, inputs: Iterable[Path] = ()) -> None:
-        """Raise UsageError where no trace can be written there, or one of the inputs is."""
+        """Raise UsageError if no trace can be written there, or it is one of the inputs."""
         if not _ENDING.search(self.path.name):
             raise UsageError(f"{self.path} ends in none of {', '.join(ENDINGS)}", hint="e.g. -o trace.json.gz")
         check_output(self.path, self.force, inputs)
 
     @contextmanager
     def raw(self) -> Iterator[Path]:
-        """Where torch exports to in the block: a name of its own beside the output, since torch replaces the file."""
+        """Yield torch's export path: a new name next to the output, since torch replaces the file."""
         with scratch_file(self.path) as part:
             yield Path(f"{part}.json")
 
 
 @dataclass(frozen=True)
 class StepSpan:
-    """When a recorded step ran, in ns of the file's own clock (`ts` and `dur` times 1000)."""
+    """Span of a recorded step, in ns of the file's own clock (`ts` and `dur` times 1000)."""
 
     start_ns: int
     duration_ns: int
@@ -107,7 +107,7 @@ NO_EVENTS = ExportedFile({}, [], {})  # of a run without a recorded pass
 
 
 def read_exported(raw: Path, output: OutputFile, functions: bool = True) -> ExportedFile:
-    """Return the trace that torch exported to `raw`, which is beside the output.
+    """Return the trace that torch exported to `raw`, which is next to the output.
 
     Args:
         functions: keep Python functions that are no calls of modules.
@@ -149,7 +149,7 @@ def read_exported(raw: Path, output: OutputFile, functions: bool = True) -> Expo
 
 
 def read_trace(path: Path) -> ExportedFile:
-    """Return a trace that `write_trace` wrote, to be written with other keys; its steps are not looked for.
+    """Return a trace of `write_trace`, to be written with other keys; its steps are not searched.
 
     Raises RunError where it cannot be read.
     """
@@ -177,7 +177,7 @@ def _make_utf8(raw: Path) -> None:
 
 
 def write_trace(recorded: ExportedFile, output: OutputFile, events: Iterable[str], added: Mapping[str, Any]) -> Path:
-    """Write what torch.profiler recorded, with more events and top-level keys, whole or not at all.
+    """Write torch.profiler's events, with more events and top-level keys, whole or not at all.
 
     Returns the trace's path.
 
@@ -211,7 +211,7 @@ def write_trace(recorded: ExportedFile, output: OutputFile, events: Iterable[str
 
 
 def default_name(model: str, processor: str | None) -> str:
-    """Name of a trace after what is run: `qwen.json.gz`, `qwen-generic.json.gz`."""
+    """Return the default name of a trace, by what is run: `qwen.json.gz`, `qwen-generic.json.gz`."""
     parts = [Path(model).expanduser().resolve().name, *([processor] if processor else [])]
     return "-".join(_UNSAFE.sub("-", part).strip("-.") or "run" for part in parts) + ".json.gz"
 
@@ -228,12 +228,12 @@ def beside(output: Path, what: str) -> Path:
 
 
 def incomplete_path(output: Path) -> Path:
-    """Where the events before a failed capture to `output` go."""
+    """Return the path of the events before a failed capture to `output`."""
     return beside(output, "incomplete")
 
 
 def is_incomplete(path: Path) -> bool:
-    """Whether a failed capture left this file, by its last lines."""
+    """Return True if a failed capture left this file, by its last lines."""
     try:
         with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
             last = b""
@@ -286,7 +286,7 @@ def _shares(span: StepSpan, count: int) -> list[StepSpan]:
 
 
 def _optional(run: SequenceRun) -> dict[str, list[Any]]:
-    """Arrays that only some runs have: by block, with -1 for unknown, and by token."""
+    """Return arrays that only some runs have: by block, with -1 for unknown, and by token."""
     arrays: dict[str, list[Any]] = {}
     if run.template is not None:
         arrays["block_free"] = run.template.free_per_block
@@ -321,7 +321,7 @@ def _json(value: Any) -> str:
 
 
 def _us(ns: int) -> str:
-    """Ns as µs with three decimals. A float would lose ns: timestamps are too large."""
+    """Return ns as µs with three decimals. A float would lose ns: timestamps are too large."""
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 

@@ -22,7 +22,7 @@ _IN_PHASE = 2
 
 
 class ProfilerMarks(Marks):
-    """Annotations at the marks, inside a torch.profiler recording, which begins with them.
+    """Annotations at the marks, in a torch.profiler recording that begins with them.
 
     Args:
         batch, step: numbers of the next step.
@@ -128,14 +128,14 @@ class ProfilerMarks(Marks):
 
 
 def _entered(name: str) -> Any:
-    """Return an annotation that has begun."""
+    """Return an annotation after entering it."""
     scope = torch.profiler.record_function(name)
     scope.__enter__()
     return scope
 
 
 def warm_up(device: torch.device, threads: bool = False) -> None:
-    """Make the first recording of a process, which sets up CUPTI, takes seconds, and must not be of another thread."""
+    """Make the process's first recording, which sets up CUPTI, takes seconds, and must be in this thread."""
     if on_gpu(device) or threads:
         profiler = _started(device)
         torch.zeros(1, device=device).add_(1)
@@ -152,7 +152,7 @@ def export(profiler: torch.profiler.profile, raw: Path) -> None:
 
 
 def _started(device: torch.device, **what: Any) -> torch.profiler.profile:
-    """Return a profiler of the CPU, and of the GPU if `device` is one, which runs."""
+    """Return a running profiler of the CPU, and of the GPU if `device` is one."""
     # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     activities = [torch.profiler.ProfilerActivity.CPU]

@@ -45,7 +45,7 @@ class Amounts:
         return sorted(value for value in self.known.values() if value)
 
     def ranked(self, rank: int) -> int:
-        """Return the amount of this rank among all steps, from the least."""
+        """Return the amount of this rank among all steps, in ascending order."""
         zeros = self.size - len(self._ordered)
         return 0 if rank < zeros else self._ordered[rank - zeros]
 
@@ -62,7 +62,7 @@ class Amounts:
 
     @property
     def spread(self) -> tuple[int, int]:
-        """Between which amounts most steps are."""
+        """The interval that holds the amounts of most steps."""
         if self.size < _MANY_STEPS:
             return self.ranked(0), self.ranked(self.size - 1)
         low, high = (-(-self.size * percent // 100) - 1 for percent in (_LOW, _HIGH))
@@ -71,7 +71,7 @@ class Amounts:
 
 @dataclass
 class StepDurations:
-    """What one row, or a whole step, took in each step of a trace, and how many pieces of work."""
+    """Time and number of pieces of work of one row, or of a whole step, in each step of a trace."""
 
     times: Amounts
     counts: Amounts
@@ -102,7 +102,7 @@ def _no_steps(size: int) -> StepDurations:
 
 
 def _apart(first: Amounts, other: Amounts) -> bool:
-    """Whether most steps of the one are beyond most of the other."""
+    """Return True if most steps of one are longer than most steps of the other."""
     (low, high), (other_low, other_high) = first.spread, other.spread
     return low > other_high or other_low > high
 
@@ -122,7 +122,7 @@ class StepRow:
 
     @property
     def noise_ns(self) -> float | None:
-        """How far apart medians may be whose steps still overlap; None with fewer than LEAST_STEPS of either."""
+        """The largest difference of medians whose steps still overlap; None below LEAST_STEPS of either."""
         if min(self.first.times.size, self.other.times.size) < LEAST_STEPS:
             return None
         low, high = (self.first, self.other) if self.change_ns >= 0 else (self.other, self.first)
@@ -130,7 +130,7 @@ class StepRow:
 
     @property
     def within_noise(self) -> bool:
-        """The steps of both overlap, or nothing differs; False where noise is unknown."""
+        """True if the steps of both overlap, or nothing differs; False where noise is unknown."""
         if not self.change_ns or self.noise_ns is None:
             return not self.change_ns
         # Work that most steps of one trace have, and none of the other, is no noise.
@@ -138,17 +138,17 @@ class StepRow:
 
     @property
     def is_counted(self) -> bool:
-        """It has pieces of work, not time alone."""
+        """True if the row counts pieces of work; False if it has time alone."""
         return bool(self.first.counts.total or self.other.counts.total)
 
     @property
     def is_of_one(self) -> bool:
-        """Only one trace has it."""
+        """True if only one trace has the row."""
         return bool(self.first.times.total) != bool(self.other.times.total)
 
     @property
     def is_same_work(self) -> bool:
-        """Both did it, as often per step, as far as counts tell."""
+        """True if both did the same work, equally often per step, as far as counts show."""
         if self.is_of_one:
             return False
         return self.first.count == self.other.count or not _apart(self.first.counts, self.other.counts)
@@ -156,7 +156,7 @@ class StepRow:
 
 @dataclass(frozen=True)
 class BySteps:
-    """Two traces by one of BYS, over their steps of one kind; of whole traces each is one step."""
+    """Two traces by one of BYS, over their steps of one kind; a whole trace counts as one step."""
 
     by: str
     kind: str | None
@@ -178,7 +178,7 @@ class BySteps:
 
     @property
     def rest_ns(self) -> float:
-        """What the changes of medians leave of the change of the step's median."""
+        """The change of the median step that the changes of the rows' medians do not explain."""
         return self.whole.change_ns - sum(row.change_ns for row in self.rows)
 
     @property
@@ -214,7 +214,7 @@ class BySteps:
 
 @dataclass
 class _TraceSteps:
-    """The steps of a kind of one trace."""
+    """The steps of one kind in one trace."""
 
     whole: StepDurations
     rows: dict[str, StepDurations]
@@ -222,7 +222,7 @@ class _TraceSteps:
 
 
 def by_steps(first: Selection, other: Selection, by: str) -> tuple[BySteps, ...]:
-    """Return the difference of two selections for each common kind of step, that with most steps first."""
+    """Return the difference of two selections for each common kind of step, the kind with most steps first."""
     counts = [Counter(step.kind for step in side.steps) for side in (first, other)]
     kinds = sorted(counts[0].keys() & counts[1].keys(), key=lambda kind: -min(count[kind] for count in counts))
     differences = []
@@ -239,7 +239,7 @@ def by_steps(first: Selection, other: Selection, by: str) -> tuple[BySteps, ...]
 
 
 def _row(side: _TraceSteps, name: str) -> StepDurations:
-    """Zeros for what a trace does not have."""
+    """Return the durations of a row; zeros if the trace lacks it."""
     return side.rows.get(name) or _no_steps(side.whole.times.size)
 
 
@@ -270,7 +270,7 @@ def _summed(side: Selection, by: str, kind: str | None, of_all: bool) -> _TraceS
 
 
 def _names(side: Selection, by: str) -> Callable[[RecordedWork], str]:
-    """Return the row of a piece of work."""
+    """Return a function that names the row of a piece of work."""
     if by == KERNEL:
         return what
     if by == OPERATOR:
@@ -280,7 +280,7 @@ def _names(side: Selection, by: str) -> Callable[[RecordedWork], str]:
 
 
 def _places(by: str) -> Callable[[str | None], str]:
-    """Return the row of a module, function or phase."""
+    """Return a function that names the row of a module, function or phase."""
     shown: dict[str, Callable[[str], str]] = {MODULE: class_names, PHASE: str, SOURCE: short_source}
     return cache(lambda name: NOWHERE[by] if name is None else shown[by](name))
 

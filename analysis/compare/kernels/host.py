@@ -1,4 +1,4 @@
-"""What the host did while none of the compared work ran: the innermost module, Python function or phase by thread."""
+"""Host activity while none of the compared work ran: the innermost module, Python function or phase of each thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Thread = tuple[int, int]  # process and thread number
 
 @dataclass(frozen=True)
 class LocatedHostTime:
-    """Intervals of threads that do not overlap, each with the place in which the thread was."""
+    """Intervals of threads that do not overlap, each with the location in which the thread was."""
 
     threads: dict[Thread, int]  # to the number in `intervals`
     intervals: Keyed
@@ -26,7 +26,7 @@ class LocatedHostTime:
 
     @property
     def main_thread(self) -> Thread | None:
-        """That with most time in places."""
+        """The thread with most located time."""
         lanes, starts, ends = self.intervals
         times = np.bincount(lanes, weights=ends - starts, minlength=len(self.threads))
         return list(self.threads)[int(times.argmax())] if len(times) else None
@@ -34,7 +34,7 @@ class LocatedHostTime:
     def shares(
         self, thread: Thread | None, starts: np.ndarray, ends: np.ndarray
     ) -> Iterator[tuple[int, str | None, int]]:
-        """Index of each span, place, and the time that both share, ns; None: in no place, what is left of the span."""
+        """Yield the index of each span, a location, and the time that both share, ns; None: the time in no location."""
         number = self.threads.get(thread, -1) if thread is not None else -1
         spans = np.full(len(starts), number, dtype=np.int64), starts, ends
         which, interval, begins, stops = shared(spans, self.intervals)
@@ -46,7 +46,7 @@ class LocatedHostTime:
 
 
 def read_host(engine: TraceProcessor, by: str) -> LocatedHostTime:
-    """Return where threads were, by MODULE, SOURCE or PHASE; empty where that is not recorded."""
+    """Return the locations of threads over time, by MODULE, SOURCE or PHASE; empty where that is not recorded."""
     threads: dict[Thread, int] = {}
     if by == PHASE:
         names = engine.facts.phase_names

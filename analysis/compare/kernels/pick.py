@@ -1,4 +1,4 @@
-"""Which part of two traces is compared kernel by kernel, or by module, function or phase; and what they lack for it."""
+"""Choice of the part of two traces to compare kernel by kernel, or by module, function or phase."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Kernels:
 
     @property
     def sides(self) -> tuple[Selection, Selection]:
-        """What is compared."""
+        """The compared selections of both traces."""
         pairs = self.pairs or self.steps[0]
         return pairs.first, pairs.other
 
@@ -70,7 +70,7 @@ def region_of(traces: Sequence[RecordedRows], region: str | None) -> tuple[str, 
 
 
 def compared(traces: Sequence[RecordedRows], region_asked: str | None, by: str, notes: tuple[str, ...] = ()) -> Kernels:
-    """Two traces by one of BYS. asked: a region; None: all steps where both mark steps, else the whole traces."""
+    """Return two traces by one of BYS. asked: a region; None: all steps if both mark steps, else the whole traces."""
     check_recorded(traces, by)
     region, more = region_of(traces, region_asked)
     first, other = picked(traces, region)
@@ -85,7 +85,7 @@ def compared(traces: Sequence[RecordedRows], region_asked: str | None, by: str, 
 
 
 def picked(traces: Sequence[RecordedRows], region: str) -> list[Selection]:
-    """Return the region of each. Raises NotComparableError where neither has work in it."""
+    """Return the region of each trace. Raises NotComparableError where neither has work in it."""
     cuts = [cut(trace, region) for trace in traces]
     if not any(lane.items for one in cuts for lane in one.lanes):
         raise NotComparableError(f"no work is recorded in the {region} of either", hint=f"--of {TRACE}")
@@ -93,7 +93,7 @@ def picked(traces: Sequence[RecordedRows], region: str) -> list[Selection]:
 
 
 def check_recorded(traces: Sequence[RecordedRows], by: str) -> None:
-    """Raise NotComparableError where a trace does not record what it is to be compared by."""
+    """Raise NotComparableError where a trace lacks the records that the comparison is by."""
     if by not in _WHAT:
         return
     without = [str(trace.info.path) for trace in traces if not _records(trace, by)]

@@ -1,4 +1,4 @@
-"""What ran in a trace, in order, and the part of it that is compared, as items that add up.
+"""Recorded work of a trace in order, and the selection of it that is compared, as items that add up.
 
 Kernels, copies and sets with their origin, or operators of a trace without a GPU. Time is counted once: of work that
 runs beside earlier work of its device counts what is left after that has ended, of an operator what is not in those
@@ -38,7 +38,7 @@ _SPAN = Query("devices", "SELECT IFNULL(SUM(span_ns), 0) AS span_ns FROM molprof
 
 
 class RecordedWork(NamedTuple):
-    """A kernel, copy, set or operator, as the engine has it, and what it adds to the time of a selection."""
+    """A kernel, copy, set or operator, as the engine has it, and the time that it adds to a selection."""
 
     ts: int
     dur: int
@@ -74,7 +74,7 @@ class KernelStep(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordedRows:
-    """A trace's rows by lane and start, and its steps by start."""
+    """A trace's rows by sub-track and start, and its steps by start."""
 
     info: TraceInfo
     has_gpu: bool  # the rows are GPU work
@@ -86,7 +86,7 @@ class RecordedRows:
 
 @dataclass(frozen=True)
 class Lane:
-    """What one device, or process of operators, did in a step or in the whole trace."""
+    """The work of one device, or of one process's operators, in a step or in the whole trace."""
 
     name: str
     kind: str | None  # of the step: decode, prefill and so on
@@ -118,7 +118,7 @@ class Selection:
 
 
 def size_notes(path: Path) -> tuple[str, ...]:
-    """Why the sizes of inputs are not read from a file; nothing if they are."""
+    """Return notes on why the sizes of inputs are not read from a file; none if they are read."""
     if is_stream(path):
         return (f"no sizes of inputs are read from {path_text(path)}, which may be large",)
     if path.is_file() and path.stat().st_size <= _SIZES_BYTES:
@@ -127,7 +127,7 @@ def size_notes(path: Path) -> tuple[str, ...]:
 
 
 def read_recorded(engine: TraceProcessor, info: TraceInfo, host: str | None = None) -> RecordedRows:
-    """Return what ran in a loaded trace. Raises TraceError where neither GPU work nor operators are recorded.
+    """Return the recorded work of a loaded trace. Raises TraceError where neither GPU work nor operators are recorded.
 
     host: MODULE, SOURCE or PHASE, to tell where threads were.
     """
@@ -184,7 +184,7 @@ def cut(recorded: RecordedRows, region: str) -> Selection:
 
 
 def _gpu_lanes(rows: Sequence[RecordedWork], steps: Sequence[KernelStep]) -> Iterator[Lane]:
-    """Yield a lane for each device; with steps one in each step, whose first gap goes back to the work before it."""
+    """Yield the sub-track of each device; with steps one per step, whose first gap reaches back to earlier work."""
     devices = []
     for name, group in groupby(rows, key=lambda row: row.lane):
         # By start and end, as `_timed` takes them: else two that start together are in one order here, another there.
@@ -209,7 +209,7 @@ def _gpu_lanes(rows: Sequence[RecordedWork], steps: Sequence[KernelStep]) -> Ite
 
 
 def _step_ids(rows: Sequence[RecordedWork]) -> list[int | None]:
-    """Return the step of each row of a device; work whose call is not recorded is in the step that is around it."""
+    """Return the step of each row of a device; work whose call is not recorded is in the step that encloses it."""
     step_ids = [row.step_id for row in rows]
     last: int | None = None  # index of the last row whose call is recorded
     for index, row in enumerate(rows):
@@ -222,7 +222,7 @@ def _step_ids(rows: Sequence[RecordedWork]) -> list[int | None]:
 
 
 def _operator_lanes(rows: Sequence[RecordedWork], steps: Sequence[KernelStep]) -> Iterator[Lane]:
-    """Yield a lane for each process; with steps one in each step, from its start to its end."""
+    """Yield the sub-track of each process; with steps one per step, from its start to its end."""
     by_step: dict[int | None, dict[str, list[RecordedWork]]] = {}
     for row in rows:
         by_step.setdefault(row.step_id if steps else None, {}).setdefault(row.lane, []).append(row)
@@ -239,7 +239,7 @@ def _operator_lanes(rows: Sequence[RecordedWork], steps: Sequence[KernelStep]) -
 
 
 def _timed(rows: Sequence[RecordedWork], within: tuple[int, int] | None) -> Iterator[RecordedWork]:
-    """Yield what each row of a sub-track adds to its time, within the given times if there are any."""
+    """Yield each row of a sub-track with the time that it adds, within the bounds if there are any."""
     starts, ends, index = _pieces(rows)
     if within is not None:
         starts, ends = np.minimum(starts, within[1]), np.minimum(ends, within[1])
@@ -253,7 +253,7 @@ def _timed(rows: Sequence[RecordedWork], within: tuple[int, int] | None) -> Iter
 
 
 def _pieces(rows: Sequence[RecordedWork]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Start, end and row of what runs, in order: GPU work, and of operators the innermost of their track."""
+    """Return start, end and row of running work, in order: GPU work, and of operators the innermost of their track."""
     tracks, starts, ends = np.array([(row.track_id, row.ts, row.ts + row.dur) for row in rows]).reshape(-1, 3).T
     index = np.arange(len(rows))
     if len(rows) and tracks[0] != -1:

@@ -47,7 +47,7 @@ NO_LAYER = "outside layers"
 
 @dataclass(frozen=True)
 class FoldedLocation:
-    """Where work is, its layers folded: as the other trace says, for what it lacks as the first one does."""
+    """A location whose layers are folded into one; work that only one trace has keeps that trace's location."""
 
     phase: str | None
     module: str | None  # classes of modules
@@ -70,7 +70,7 @@ class FoldedLocation:
 
 
 class Split(NamedTuple):
-    """The difference of a pair in two, ns; they add up to it."""
+    """The difference of a pair of matched work, split in two, ns; the parts add up to it."""
 
     work_ns: float  # by more FLOPs or bytes, at the mean of both rates
     rate_ns: float  # by another rate, for the mean of both amounts
@@ -93,7 +93,7 @@ class WorkChange:
 
     @property
     def split(self) -> Split | None:
-        """Its time as more work and another rate; None without a counterpart of the operator and of a known amount."""
+        """The time difference as more work and another rate; None without a counterpart or a known amount."""
         first, other = self.first, self.other
         if first is None or other is None or not first.amount or not other.amount or first.operator != other.operator:
             return None
@@ -108,7 +108,7 @@ class WorkChange:
 
     @property
     def work(self) -> RecordedWork:
-        """The work of the other trace, of what is deleted that of the first."""
+        """The work of the other trace; of deleted work, that of the first."""
         work = self.other or self.first
         assert work is not None
         return work
@@ -116,7 +116,7 @@ class WorkChange:
 
 @dataclass
 class SideSum:
-    """The work of one trace."""
+    """The sums over the work of one trace."""
 
     count: int = 0
     time_ns: int = 0
@@ -180,7 +180,7 @@ class RowSum:
 
 @dataclass
 class Hunk:
-    """Changes without a match between them, and all others that differ in the same way."""
+    """Consecutive changes without a match between them, and all others that differ in the same way."""
 
     location: FoldedLocation
     first: tuple[str, ...]  # what each of them was
@@ -218,7 +218,7 @@ class Summed:
 
     @property
     def residual_ns(self) -> int:
-        """What the parts do not explain: 0, or the sum does not hold."""
+        """The time that the parts do not explain; other than 0, the sum does not hold."""
         return self.span_ns - self.whole.total_ns
 
     @property
@@ -230,7 +230,7 @@ class Summed:
         for side, added in ((self.first, self.whole.first), (self.other, self.whole.other)):
             if added.count != (count := len(side.items)):
                 problems.append(f"{side.trace.info.path} has {count} pieces of work, {added.count} are in the sum")
-        for name, sums in (("places", self.locations.values()), ("layers", self.layers.values())):
+        for name, sums in (("locations", self.locations.values()), ("layers", self.layers.values())):
             folded_ns = sum(item.total_ns for item in sums) + self.tail_ns
             if folded_ns != self.whole.total_ns:
                 problems.append(f"the {name} add up to {folded_ns} ns, the whole to {self.whole.total_ns} ns")
@@ -238,7 +238,7 @@ class Summed:
 
 
 def part_of(change: WorkChange) -> str:
-    """Which of PARTS its time is, or EQUAL."""
+    """Return the one of PARTS that a change counts in, or EQUAL."""
     if change.kind == MATCHED:
         return "slower" if change.time_ns > 0 else "faster" if change.time_ns else EQUAL
     return change.kind
@@ -250,7 +250,7 @@ def location_of(row: RecordedWork) -> FoldedLocation:
 
 
 def what(row: RecordedWork) -> str:
-    """Return the operator and class of a piece of work; its name where it has no operator."""
+    """Return the operator and class of a piece of work; its name if it has no operator."""
     if row.operator is None:
         return row.name
     return row.operator if row.cls is None else f"{row.operator} ({row.cls})"
@@ -284,7 +284,7 @@ def summed(first: Selection, other: Selection) -> Summed:
 
 
 def _keys(*sides: Selection) -> Callable[[RecordedWork], tuple[Hashable | None, ...]]:
-    """Return a function for the keys by which work is paired, one per level, from what both traces record."""
+    """Return a function for the keys by which work is paired, one per level, as far as both traces record them."""
     items = [side.items for side in sides]
     has_phases, has_modules, has_shapes, has_operators = (
         all(any(getattr(item, name) for item in each) for each in items)
@@ -325,7 +325,7 @@ def _numbered(lanes: Sequence[Lane], by_kind: bool) -> dict[Hashable, Lane]:
 
 
 def _natural(lane: str) -> list[tuple[int, str]]:
-    """Numbers in text by their value."""
+    """Return the sort key of a text that orders its numbers by value."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", lane) if part]
 
 
@@ -368,7 +368,7 @@ def _changes(
 
 
 def _hunks(changes: Sequence[WorkChange]) -> list[Hunk]:
-    """Return runs of changes without a match, alike ones together, the largest difference first."""
+    """Return consecutive changes without a match, similar ones merged, the largest difference first."""
     hunks: dict[Hashable, Hunk] = {}
     before: WorkChange | None = None
     runs = [(number, list(group)) for number, group in itertools.groupby(changes, key=lambda change: change.hunk)]

@@ -22,7 +22,7 @@ FORMATS = ("png", "svg", "pdf")
 
 @dataclass(frozen=True)
 class Kind:
-    """A plot."""
+    """A kind of plot."""
 
     module: str
     title: str  # on a page
@@ -127,7 +127,7 @@ class NotRecordedError(TraceError):
 
 
 def draw(kind: str, subject: Any) -> Figure:
-    """Return the plot in matplotlib's present settings. Raises NotRecordedError."""
+    """Return the plot, drawn with matplotlib's current settings. Raises NotRecordedError."""
     return cast("Figure", getattr(import_module(f"{__name__}.{_KINDS[kind].module}"), f"draw_{kind}")(subject))
 
 

@@ -74,7 +74,7 @@ def draw_phases(subject: Reports) -> Figure:
 
 
 def _phase_times(run: Run) -> dict[str, float]:
-    """Unprofiled ns per step by phase; empty without timed passes."""
+    """Return unprofiled ns per step by phase; empty without timed passes."""
     steps = {name: run.decode_steps if name == "forward" else run.steps for name in STEP_PHASES}
     times = {name: per(run.phases[name].wall_ns, steps[name]) for name in STEP_PHASES}
     recorded = {name: time for name, time in times.items() if time is not None}
@@ -82,7 +82,7 @@ def _phase_times(run: Run) -> dict[str, float]:
 
 
 def draw_classes(subject: Reports) -> Figure:
-    """Time by class: per recorded step if all reports are runs, else of the trace. Raises NotRecordedError."""
+    """Draw time by class: per recorded step if all reports are runs, else of the trace. Raises NotRecordedError."""
     per_step = all(report.run is not None and report.run.window.steps for report in subject.reports)
     runs = subject.of_each(lambda report: _classes(report, per_step))
     if not runs:
@@ -112,7 +112,7 @@ def draw_classes(subject: Reports) -> Figure:
 
 
 def _classes(report: Report, per_step: bool) -> dict[str, tuple[float, float]]:
-    """Count and time by class; empty without GPU work."""
+    """Return count and time by class; empty without GPU work."""
     if not per_step or report.run is None:
         rows = report.table("kernel_classes").to_json()
         return {str(row["class"]): (_number(row["count"]), _number(row["time_ns"])) for row in rows}
@@ -161,7 +161,7 @@ def _highest(runs: Sequence[Sequence[StepTime]]) -> float:
 
 
 def draw_drift(subject: Reports) -> Figure:
-    """Share of the blocks by drift, and by junk and filler tokens, of trained runs. Raises NotRecordedError."""
+    """Draw the share of blocks by drift, and by junk and filler tokens, of trained runs. Raises NotRecordedError."""
     named = subject.of_each(lambda report: report if _blocks(report, "drift") and not _random(report) else None)
     if not named and any(map(_random, subject.reports)):
         raise NotRecordedError("drift of trained weights: the weights are random")
@@ -186,7 +186,7 @@ def draw_drift(subject: Reports) -> Figure:
 
 
 def _drift_bars(axis: Axes, series: Sequence[dict[int, int]], tokens: range) -> None:
-    """Draws a group of bars for each number of tokens, one bar per run."""
+    """Draw a group of bars for each number of tokens, one bar per run."""
     size = 0.84 / len(series)
     highest = 0.0
     for index, blocks in enumerate(series):
@@ -211,13 +211,13 @@ def _random(report: Report) -> bool:
 
 
 def _with_drift(report: Report) -> str:
-    """How many blocks are not good: one that never reads x,y,z has no junk, and so stands over 0."""
+    """Return the number of blocks with drift as text, malformed ones included, which have no junk."""
     drift = None if report.run is None else report.run.drift
     return "" if drift is None or drift.drift_blocks is None else f", {count_text(drift.drift_blocks)} with drift"
 
 
 def _blocks(report: Report, table: str) -> Counter[int]:
-    """Blocks by number of tokens, from one of the report's tables."""
+    """Return the number of blocks by number of tokens, from one of the report's tables."""
     counts: Counter[int] = Counter()
     for tokens, blocks in report.table(table).rows:
         if isinstance(tokens, int) and isinstance(blocks, int):
@@ -275,13 +275,13 @@ def draw_waterfall(subject: Reports) -> Figure:
 
 
 def draw_sum(subject: tuple[tuple[str, str], tuple[int, int], Mapping[str, int], str]) -> Figure:
-    """One sum: labels and totals in ns of both sides, parts in ns by label, and what both totals are."""
+    """Draw one sum: labels and totals in ns of both sides, parts in ns by label, and what both totals are."""
     labels, totals, parts, what = subject
     return _waterfall(labels[0], [_Panel(labels[1], *totals, parts, what)])
 
 
 def draw_light(subject: tuple[int, int, Mapping[str, int]]) -> Figure:
-    """From the least time to the recorded one, both in ns, by the parts between."""
+    """Draw the least time and the recorded one, both in ns, with the parts between."""
     panel = _Panel("the trace", *subject, "recorded time of the GPU, profiled", of_total=True)
     return _waterfall("speed of light", [panel])
 
@@ -300,7 +300,7 @@ def _waterfall(first_label: str, panels: Sequence[_Panel]) -> Figure:
 
 
 def _draw_panel(axis: Axes, first_label: str, panel: _Panel) -> list[int]:
-    """Draws the totals and the parts between; returns where these begin, and where the last ends, ns."""
+    """Draw the totals and the parts between; return where these begin, and where the last ends, ns."""
     ends = list(itertools.accumulate((ns for _, ns in panel.steps), initial=panel.first_ns))
     whole_ns = panel.total_ns if panel.of_total else panel.first_ns
     for row, (_, ns) in enumerate(panel.steps, 1):

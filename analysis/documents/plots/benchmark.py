@@ -20,7 +20,7 @@ from molprof.common.values import speed_text, time_text
 
 
 def draw_batch(results: Results) -> Figure:
-    """Tokens per second over the batch size, with the range of the repeats; both axes logarithmic."""
+    """Draw tokens per second over the batch size, with the range of the repeats; both axes logarithmic."""
     series, sizes = _by_series(results)
     if len(sizes) < 2:
         raise _missing("several batch sizes", "batch")
@@ -46,7 +46,7 @@ def draw_batch(results: Results) -> Figure:
 
 
 def draw_rows(subject: tuple[Sequence[Size], str]) -> Figure:
-    """Predicted time of a step and rows or tokens per second over the batch size, with their intervals."""
+    """Draw the predicted time of a step and rows or tokens per second over the batch size, with their intervals."""
     sizes, speed = subject
     batches = [size.rows for size in sizes]
     figure, axes = style.new_figure(style.ROWS, style.ROWS)
@@ -94,7 +94,7 @@ def draw_cache(results: Results) -> Figure:
 
 
 def draw_heat(results: Results) -> Figure:
-    """Tokens per second by configuration (down) and batch size (across); the faster in its column, the darker."""
+    """Draw tokens per second by configuration (down) and batch size (across); in each column faster is darker."""
     series, sizes = _by_series(results)
     if len(series) < 2:
         raise _missing("several configurations", "matrix")
@@ -122,7 +122,7 @@ def draw_heat(results: Results) -> Figure:
 
 
 def draw_sdpa(results: Results) -> Figure:
-    """Median time by backend on a logarithmic axis, a group of bars for each shape and mask."""
+    """Draw the median time by backend on a logarithmic axis, a group of bars for each shape and mask."""
     done = [item for item in summed(results) if item.kind == SDPA and item.times_ns]
     if not done:
         raise _missing("attention kernels", "sdpa")
@@ -162,7 +162,7 @@ def _generation(results: Results) -> list[MeasuredCase]:
 
 
 def _by_series(results: Results) -> tuple[dict[str, list[MeasuredCase]], list[int]]:
-    """Whole generation by what varies besides the batch size, by this in each series; and the batch sizes."""
+    """Return cases of whole generation by the settings that vary and by batch size, and all batch sizes."""
     done = _generation(results)
     names = varying(done, "batch_size", "count")
     series: dict[str, list[MeasuredCase]] = {}

@@ -1,4 +1,4 @@
-"""How figures look, on a page and in a file: all colours, hatches and sizes, and what is drawn with them."""
+"""Style of figures on pages and in files: all colours, hatches and sizes, and functions that draw with them."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def figure_bytes(figure: Figure, form: str) -> bytes:
 
 
 def figure_svg(figure: Figure) -> str:
-    """Return the figure as an `svg` element for a page, with its colours in dark mode."""
+    """Return the figure as an `svg` element for a page, with other colours in dark mode."""
     dark = "".join(
         f"[style*='{part}: {light}']{{{part}:{shade}!important}}"
         for light, shade in _DARK_MODE.items()
@@ -157,14 +157,14 @@ def figure_svg(figure: Figure) -> str:
 
 
 def new_figure(*rows: float) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure with axes below each other that share their x axis, each of so many rows of bars."""
+    """Return an empty figure of stacked axes that share their x axis, each with room for so many rows of bars."""
     height = _FIGURE_INCHES + sum(_PANEL_INCHES + _ROW_INCHES * count for count in rows)
     figure = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
     return figure, list(figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=rows)[:, 0])
 
 
 def legend_below(figure: Figure, entries: Iterable[tuple[str, Look | Line2D]], columns: int = 4) -> None:
-    """Add one legend of labels with their look or line below the figure, which grows by lines after the first."""
+    """Add one legend of labels below the figure, with their look or line; the figure grows with it."""
     labels, items = zip(*entries, strict=True)
     handles = [it if isinstance(it, Line2D) else Patch(facecolor=it[0], hatch=it[1] or None) for it in items]
     columns = max(1, min(columns, _LEGEND_LETTERS // (max(map(len, labels)) + _HANDLE_LETTERS), len(labels)))
@@ -173,7 +173,7 @@ def legend_below(figure: Figure, entries: Iterable[tuple[str, Look | Line2D]], c
 
 
 def name_rows(axis: Axes, names: Sequence[str]) -> None:
-    """Names the rows of horizontal bars, the first at the top, with vertical grid lines."""
+    """Name the rows of horizontal bars, the first at the top, and add vertical grid lines."""
     axis.set_yticks(range(len(names)), list(map(caption, names)))
     axis.tick_params("y", length=0)
     axis.set_ylim(len(names) - 0.45, -0.55)
@@ -181,7 +181,7 @@ def name_rows(axis: Axes, names: Sequence[str]) -> None:
 
 
 def label_axis(axis: Axis, longest: float, label: str, more: str = "", units: Units = TIME) -> None:
-    """Labels an axis of nanoseconds, or of others, which counts in the largest unit that is not beyond `longest`."""
+    """Label an axis of nanoseconds, or of another unit, in the largest unit that is not beyond `longest`."""
     scale, unit = next((item for item in units if longest >= item[0]), units[-1])
     axis.set_major_formatter(lambda value, position: f"{value / scale:,.10g}")
     axis.set_label_text(_folded(f"{label} ({unit}){more}", _LABEL_LETTERS))
@@ -196,7 +196,7 @@ def draw_bar(
     axis: Axes, row: float, length: float, look: Look, start: float = 0.0, height: float = BAR, behind: str = "",
     **text: Any,
 ) -> None:  # fmt: skip
-    """Draws a horizontal bar with a text behind it; text: how this looks."""
+    """Draw a horizontal bar with a text behind it; text: the look of the text."""
     bar = axis.barh(row, length, height, left=start, color=look[0], hatch=look[1])
     axis.bar_label(bar, [behind], padding=4, **(text or BEHIND))
 
@@ -204,7 +204,7 @@ def draw_bar(
 def draw_line(
     axis: Axes, index: int, where: Sequence[float], values: Sequence[float], band: Any = None, **how: Any
 ) -> Line2D:
-    """Draws the line of the series at `index`, with the band between low and high values; how: what else it has."""
+    """Draw the line of the series at `index`, with the band between low and high values; how: other properties."""
     colour = PALETTE[index % len(PALETTE)]
     if band is not None:
         axis.fill_between(where, *band, color=colour, alpha=0.2, linewidth=0)
@@ -212,7 +212,7 @@ def draw_line(
 
 
 def draw_spans(axis: Axes, row: int, spans: Iterable[tuple[Look, float, float]], framed: bool = False) -> None:
-    """Draws spans (look, start, length) in a row, those of a look as one path: thousands of shapes open slowly.
+    """Draw spans (look, start, length) in a row, those of one look as one path: thousands of shapes open slowly.
 
     framed: all have an edge, not only those with a hatch, and a wider one.
     """

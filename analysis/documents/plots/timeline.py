@@ -1,4 +1,4 @@
-"""What ran when: a typical step with its phases and work; the ranks of a job; the memory that lived meanwhile."""
+"""Plots over time: a typical step with its phases and work; the ranks of a job; memory by category."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _RANKS = 64
 
 
 def draw_timeline(subject: Reports) -> Figure:
-    """One panel for each report with annotated steps, on one time axis. Raises NotRecordedError."""
+    """Draw one panel for each report with annotated steps, on one time axis. Raises NotRecordedError."""
     steps = subject.of_each(lambda report: report.typical_step)
     panels = [(label, step) for label, step in steps if step.intervals]
     if not panels:
@@ -73,13 +73,13 @@ def draw_timeline(subject: Reports) -> Figure:
 
 
 def _lanes(step: TypicalStep) -> list[tuple[str, list[StepInterval]]]:
-    """Name and intervals of each lane, from the top."""
+    """Return name and intervals of each sub-track, from the top."""
     kinds: dict[str, list[StepInterval]] = defaultdict(list)
     streams: dict[str, list[StepInterval]] = defaultdict(list)
     for interval in step.intervals:
         kinds[interval.kind].append(interval)
-        if interval.lane is not None:
-            streams[interval.lane].append(interval)
+        if interval.device_stream is not None:
+            streams[interval.device_stream].append(interval)
     rows = [(title, kinds[kind]) for kind, title in _HOST if kinds[kind]]
     busiest = sorted(streams, key=lambda lane: (-sum(item.dur_ns for item in streams[lane]), lane))
     for lane in sorted(busiest[:_LANES]):
@@ -127,7 +127,7 @@ def _look(interval: StepInterval, colours: Mapping[str, Look]) -> Look:
 
 
 def draw_ranks(job: RankedJob) -> Figure:
-    """One row for each rank: computing, moving data, waiting, idle; starts of steps are marked."""
+    """Draw one row for each rank: computing, moving data, waiting, idle; starts of steps are marked."""
     shown = job.ranks[:_RANKS]
     offsets = job.clocks.offsets_ns
     begin = min(rank.start_ns - offsets[rank.rank] for rank in shown)
@@ -155,7 +155,7 @@ def draw_ranks(job: RankedJob) -> Figure:
 
 
 def draw_memory(course: MemoryTimeline) -> Figure:
-    """Bytes that live, by category, one above the other; those that vary least at the bottom."""
+    """Draw allocated bytes by category, stacked; those that vary least at the bottom."""
     figure, (axis,) = style.new_figure(style.ROWS)
     begin, end, total = course.ts[0], course.ts[-1], course.total
     # Of events in one column the one with most alive.

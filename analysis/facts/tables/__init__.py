@@ -1,4 +1,4 @@
-"""Facts as tables of the trace processor: each is made when SQL that reads it is asked.
+"""Facts as tables of the trace processor: each is made when a query reads it.
 
 SQL modules read them as `_molprof_fact_NAME`. A new one is an entry of TABLES: its columns with their types in SQL, and
 a function from `Facts` to its columns.
@@ -69,7 +69,7 @@ def columns_of(name: str, facts: Facts) -> list[Sequence[Any]]:
 
 
 def computed_ahead(engine: TraceProcessor, processes: int | None) -> AbstractContextManager[None]:
-    """In this block a second thread computes columns of tables that a report reads, unless `processes` is 1."""
+    """Start a second thread that computes columns of tables that a report reads, unless `processes` is 1."""
     return ahead(engine.facts, TABLES, processes or processors())
 
 

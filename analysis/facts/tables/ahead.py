@@ -23,7 +23,7 @@ _LEAST_SLICES = 20_000
 
 @contextlib.contextmanager
 def ahead(facts: Facts, tables: Mapping[str, FactTable], processes: int) -> Iterator[None]:
-    """In this block a second thread computes what numpy takes longest for; none where there is one process alone."""
+    """Compute the slowest columns in a second thread during this block; none if only one process is allowed."""
     if processes == 1 or len(facts.slices.ts) < _LEAST_SLICES:
         yield
         return
@@ -45,7 +45,7 @@ def _alone(facts: Facts, table: FactTable) -> Sequence[Column]:
 
 
 def made(name: str, facts: Facts, table: FactTable) -> Sequence[Column]:
-    """Return the columns of a table, of the other thread if it has begun with them."""
+    """Return the columns of a table, from the other thread if it has begun them."""
     future = facts.ahead.pop(name, None)
     if future is not None and not future.cancel():
         with contextlib.suppress(EngineError):  # of what that thread would have had to ask

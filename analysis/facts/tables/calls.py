@@ -1,4 +1,4 @@
-"""Tables about calls and operators: their steps, phases and places, and what the certificate asks of them."""
+"""Tables about calls and operators: their steps, phases and locations, and input of the certificate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from molprof.analysis.facts.tables.table import Column, FactTable, ids, known, n
 
 
 def _launches(facts: Facts) -> Sequence[Column]:
-    """Return the columns of launches: what each one started; its device is the first of several."""
+    """Return the columns of launches with the work that each started; its device is the first of several."""
     work, calls = facts.work, facts.calls
     launches = np.sort(np.append(facts.launches, facts.graph_launches))
     started = work.call != NONE
@@ -40,21 +40,21 @@ def _launches(facts: Facts) -> Sequence[Column]:
 
 
 def _placed_calls(facts: Facts) -> tuple[Array, Array]:
-    """Return the names around each call that starts work or waits, as numbers, and the first call with them."""
+    """Return the names that enclose each call that starts work or waits, as numbers, and the first call with them."""
     work = facts.work.call
     placed = np.unique(np.concatenate([work[work != NONE], facts.syncs, facts.launches]))
     stacks, first = np.unique(facts.call_stacks[placed], return_index=True)
     return stacks, facts.calls.id[placed[first]]
 
 
-def _call_places(facts: Facts) -> Sequence[Column]:
+def _call_locations(facts: Facts) -> Sequence[Column]:
     first_ids = np.sort(_placed_calls(facts)[1])
     enclosing = EnclosingIndex(facts).of_slices(first_ids.tolist())
-    return first_ids, *_place_columns([enclosing[number] for number in first_ids.tolist()])
+    return first_ids, *_location_columns([enclosing[number] for number in first_ids.tolist()])
 
 
-def _place_columns(enclosing: Sequence[Enclosing]) -> list[list[str | None]]:
-    return [[getattr(location, column) for location in enclosing] for column in _PLACE]
+def _location_columns(enclosing: Sequence[Enclosing]) -> list[list[str | None]]:
+    return [[getattr(location, column) for location in enclosing] for column in _LOCATION]
 
 
 def _launched_work(facts: Facts) -> Sequence[Column]:
@@ -73,10 +73,10 @@ def _launched_work(facts: Facts) -> Sequence[Column]:
     )
 
 
-def _idle_places(facts: Facts) -> Sequence[Column]:
+def _idle_locations(facts: Facts) -> Sequence[Column]:
     idle = EnclosingIndex(facts).idle
-    place_ids = ids(idle.slice_id, np.where(idle.slice_id == NONE, NONE, np.arange(len(idle.slice_id))))
-    return place_ids, idle.count, idle.time_ns, idle.is_shown.astype(np.int64), *_place_columns(idle.places)
+    location_ids = ids(idle.slice_id, np.where(idle.slice_id == NONE, NONE, np.arange(len(idle.slice_id))))
+    return location_ids, idle.count, idle.time_ns, idle.is_shown.astype(np.int64), *_location_columns(idle.places)
 
 
 def _step_runs(facts: Facts) -> Sequence[Column]:
@@ -84,7 +84,7 @@ def _step_runs(facts: Facts) -> Sequence[Column]:
 
 
 def _operator_steps(facts: Facts) -> Sequence[Column]:
-    """Return the leaf operators in steps, with the outermost operator around each, where no GPU calls are recorded."""
+    """Return the leaf operators in steps, with the outermost operator of each, where no GPU calls are recorded."""
     leaves = facts.leaf_operators if not len(facts.calls.id) and facts.step_lanes else np.empty(0, dtype=np.int64)
     steps = facts.placed(leaves, facts.step_lanes)
     leaves, steps = leaves[steps != NONE], steps[steps != NONE]
@@ -92,13 +92,13 @@ def _operator_steps(facts: Facts) -> Sequence[Column]:
 
 
 def _slice_runs(facts: Facts, lanes: Lanes) -> Sequence[Column]:
-    """Return the runs of operators, calls and instants that began in one of some lanes."""
+    """Return the runs of operators, calls and instants that began in one of some sub-tracks."""
     ids = facts.slices.of(OPERATOR, RUNTIME, DRIVER, INSTANT) if lanes else np.empty(0, dtype=np.int64)
     return _runs(ids, facts.placed(ids, lanes))
 
 
 def _runs(numbers: Array, groups: Array) -> Sequence[Column]:
-    """Return the first and last number of each run of numbers that have one group.
+    """Return the first and last number of each run of consecutive numbers with one group.
 
     Those without a group are in none.
     """
@@ -115,7 +115,7 @@ def _steps(facts: Facts) -> Sequence[Column]:
 
 
 def _kinds(facts: Facts) -> list[str | None]:
-    """Prefill or decode for steps that functions mark, as far as their lengths tell; None for all others.
+    """Return prefill or decode for steps that functions mark, as far as their lengths show it; None for all others.
 
     The length is the time of the GPU work that a step launched, where any is recorded: a stall of the host does not
     make a decode step longer.
@@ -133,7 +133,7 @@ def _kinds(facts: Facts) -> list[str | None]:
 
 
 def _step_spans(facts: Facts) -> Sequence[Column]:
-    """Return the first start and the last end of the GPU work that each step launched, where there is any."""
+    """Return the first start and the last end of the GPU work that each step launched, if there is any."""
     work = facts.work
     step = np.append(facts.call_steps, NONE)[work.call]
     some = np.flatnonzero(step != NONE)
@@ -168,7 +168,7 @@ def _phase_sums(facts: Facts) -> Sequence[Column]:
 
 
 def _call_sums(facts: Facts, group_of: Array, lanes: Lanes, is_counted: bool, groups: list[int]) -> Sequence[Column]:
-    """Return the sums of the calls and leaf operators of some groups, also of those without."""
+    """Return the sums of the calls and leaf operators by group, also of those without a group."""
     sums = facts.call_sums(group_of) if groups else {}
     leaves: Counter[int] | None = None
     if is_counted and groups:
@@ -196,21 +196,23 @@ _CALL_SUMS = (
     "leaf_operators LONG",
 )  # fmt: skip
 _STEPS = "SELECT id, ts, ts + dur, IFNULL(upid, -1) FROM molprof_any_step ORDER BY ts, id"
-_PLACE = ("operator", "annotation", "source", "module")
+_LOCATION = ("operator", "annotation", "source", "module")
 TABLES = {
     "launch": FactTable(
         ("id JOINID(slice.id)", "device STRING", "kernels LONG", "delay DURATION", "queue_depth LONG"), _launches
     ),
-    "call_place": FactTable(("place_id JOINID(slice.id)", *(f"{column} STRING" for column in _PLACE)), _call_places),
-    "launched_work": FactTable(
-        ("place_id JOINID(slice.id)", "class STRING", "count LONG", "time_ns DURATION"), _launched_work
+    "call_location": FactTable(
+        ("location_id JOINID(slice.id)", *(f"{column} STRING" for column in _LOCATION)), _call_locations
     ),
-    "idle_place": FactTable(
+    "launched_work": FactTable(
+        ("location_id JOINID(slice.id)", "class STRING", "count LONG", "time_ns DURATION"), _launched_work
+    ),
+    "idle_location": FactTable(
         (
-            "place_id JOINID(slice.id)", "count LONG", "time_ns DURATION", "is_shown LONG",
-            *(f"{column} STRING" for column in _PLACE),
+            "location_id JOINID(slice.id)", "count LONG", "time_ns DURATION", "is_shown LONG",
+            *(f"{column} STRING" for column in _LOCATION),
         ),
-        _idle_places,
+        _idle_locations,
     ),
     "step": FactTable(
         (
@@ -218,7 +220,7 @@ TABLES = {
         ),
         _steps,
     ),
-    "step_lane": FactTable(
+    "open_step": FactTable(
         ("id JOINID(slice.id)", "ts TIMESTAMP", "ts_end TIMESTAMP", "upid JOINID(process.id)", "tid LONG"),
         lambda facts: transposed(facts.step_lanes, 5),
     ),
@@ -262,11 +264,11 @@ TABLES = {
     ),
     "lost_launch": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.calls.id[missing.lost_launches(facts)]]),
     "missing_work": FactTable(
-        ("place STRING", "launches LONG", "in_steps LONG", "first_ts TIMESTAMP", "last_ts TIMESTAMP"),
+        ("position STRING", "launches LONG", "in_steps LONG", "first_ts TIMESTAMP", "last_ts TIMESTAMP"),
         lambda facts: transposed(missing.missing_work(facts), 5),
     ),
     "missing_time": FactTable(
-        ("place STRING", "device STRING", "inside_ns DURATION", "outside_ns DURATION"),
+        ("position STRING", "device STRING", "inside_ns DURATION", "outside_ns DURATION"),
         lambda facts: transposed(missing.missing_time(facts), 4),
     ),
     "long_sync": FactTable(
@@ -276,7 +278,7 @@ TABLES = {
         ],
     ),
     "missing_call": FactTable(
-        ("place STRING", "kernels LONG", "calls LONG", "kernel_time_ns DURATION", "first_ts TIMESTAMP"),
+        ("position STRING", "kernels LONG", "calls LONG", "kernel_time_ns DURATION", "first_ts TIMESTAMP"),
         lambda facts: transposed(missing.missing_calls(facts), 5),
     ),
     "graph_incomplete": FactTable(

@@ -1,4 +1,4 @@
-"""Tables about devices: when they worked, idle time and its causes, streams."""
+"""Tables about devices: busy time, idle time and its causes, streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables about frames: what is around operators, calls and memory events."""
+"""Tables about frames: the enclosing frames of operators, calls and memory events."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _call_frames(facts: Facts) -> Sequence[Column]:
 
 
 def _operator_calls(facts: Facts) -> Sequence[Column]:
-    """Of operators that others call, or that call others."""
+    """Return the columns of operators that others call, or that call others."""
     frames, slices = facts.frames, facts.slices
     is_operator = slices.category[frames.id] == OPERATOR
     time_ns = np.where(is_operator, (slices.ts_end - slices.ts)[frames.id], 0)

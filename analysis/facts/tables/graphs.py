@@ -52,7 +52,7 @@ def _graph_positions(facts: Facts) -> Sequence[Column]:
 
 
 def _least(texts: list[str], of: Array, groups: Array, size: int) -> list[str]:
-    """Return the first text by order of each group. of: the index of the text of each row."""
+    """Return the first text in order of each group. of: the index of the text of each row."""
     order = sorted(set(texts))
     ranks = {text: rank for rank, text in enumerate(order)}
     least = np.full(size, len(order))

@@ -1,4 +1,4 @@
-"""Tables about calls and the work that they started: links, sums by name, numbers of several calls, host syncs."""
+"""Tables about calls and the work that they started: links, sums by name, shared numbers, host syncs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from molprof.analysis.facts.tables.table import Column, FactTable, known, transp
 
 
 def _launch_totals(facts: Facts) -> Sequence[Column]:
-    """Return the columns of launching calls by name, and what they started."""
+    """Return the columns of launching calls by name, with the work that they started."""
     calls, work, kinds = facts.calls, facts.work, facts.call_kinds
     launches = np.append(facts.launches, facts.graph_launches)
     size = len(kinds)
@@ -39,7 +39,7 @@ def _launch_totals(facts: Facts) -> Sequence[Column]:
 
 
 def _launch_count(facts: Facts) -> Sequence[Column]:
-    """Return the trace's counts; a call or work without number has the number of all others without."""
+    """Return the trace's counts; calls and work without a number count as having the same one."""
     calls, launches, links = facts.calls, facts.launches, facts.links
     is_kernel, number = facts.is_kernel, facts.work_numbers
     kernels = int(is_kernel.sum())
@@ -77,7 +77,7 @@ def _unnumbered_launches(facts: Facts) -> Sequence[Column]:
 
 
 def _launch_phases(facts: Facts) -> Sequence[Column]:
-    """Return the innermost phase of its thread in which each call with GPU work began, where it is in one."""
+    """Return the innermost phase in which each call with GPU work began, if there is one."""
     calls = np.unique(facts.work.call[facts.work.call != NONE])
     calls = calls[facts.call_phases[calls] != NONE]
     return facts.calls.id[calls], facts.call_phases[calls]

@@ -1,4 +1,4 @@
-"""Tables about what marks phases: loops of transformers, single logits processors; phases in steps, time between."""
+"""Tables about marks of phases: loops of transformers, single logits processors; phases in steps, time between."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _loop_steps(facts: Facts) -> Sequence[Column]:
 
 
 def _phase_steps(facts: Facts) -> Sequence[Column]:
-    """Return the step of the process of each phase that had begun last, if it has not ended when the phase begins."""
+    """Return the last begun step of each phase's process, if it has not ended when the phase begins."""
     rows = facts.rows(_STEPS, "steps")
     step, ts, ts_end, upid = (np.array(column, dtype=np.int64) for column in transposed(rows, 6)[:4])
     ids, begins = (
@@ -56,7 +56,7 @@ def _phase_steps(facts: Facts) -> Sequence[Column]:
 
 
 def _mask_steps(facts: Facts) -> Sequence[Column]:
-    """Of each step, masks of single requests that were filled, and its place among those that are alike."""
+    """Return the single requests' masks that each step filled, and its position among equal steps."""
     rows = facts.rows(_STEPS, "steps")
     filling = set(facts.numbers(_FILLING, "marked_phases")[0].tolist())
     masks = Counter(step for phase, step in zip(*_phase_steps(facts), strict=True) if phase in filling)
@@ -67,7 +67,7 @@ def _mask_steps(facts: Facts) -> Sequence[Column]:
 
 
 def _step_periods(facts: Facts) -> Sequence[Column]:
-    """Return the time from each step to the next one of its thread; the last has none."""
+    """Return the time from each step to the next one of its thread, but for the last one."""
     step, ts = facts.numbers("SELECT id, ts FROM molprof_any_step ORDER BY id", "steps")
     thread = facts.on_threads(step).thread
     order = np.lexsort((step, ts, thread))
@@ -96,6 +96,6 @@ TABLES = {
     "phase_step": FactTable(("phase_id JOINID(slice.id)", "step_id JOINID(slice.id)"), _phase_steps),
     "step_period": FactTable(("step_id JOINID(slice.id)", "period DURATION"), _step_periods),
     "mask_step": FactTable(
-        ("step_id JOINID(slice.id)", "masks LONG", "stretch LONG", "position LONG"), _mask_steps
+        ("step_id JOINID(slice.id)", "masks LONG", "span LONG", "position LONG"), _mask_steps
     ),
 }  # fmt: skip

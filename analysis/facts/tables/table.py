@@ -1,4 +1,4 @@
-"""What a table of facts is declared with, and columns with NULL."""
+"""Declaration of a table of facts, and columns with NULL."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def known(numbers: Array, absent: int) -> list[int | None]:
 
 
 def transposed(rows: Sequence[tuple[Any, ...]], columns: int) -> Sequence[Column]:
-    """Return rows as columns; `columns` empty ones without rows."""
+    """Return rows as columns; without rows, `columns` empty ones."""
     return list(zip(*rows, strict=True)) or [()] * columns

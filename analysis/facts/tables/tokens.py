@@ -1,4 +1,4 @@
-"""Tables about tokens that stand together: texts of coordinate blocks, runs of junk."""
+"""Tables about consecutive tokens: texts of coordinate blocks, runs of junk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORDER BY sequence, position
 
 
 def _sequences(facts: Facts) -> Iterator[tuple[int, tuple[str, str], list[TokenText]]]:
-    """Yield the number of each sequence with tokens, what opens and closes its blocks, and its tokens in order."""
+    """Yield the number of each sequence with tokens, its blocks' opening and closing texts, and its tokens in order."""
     for (sequence, *brackets), rows in groupby(facts.rows(_TOKENS, "tokens"), lambda row: row[:3]):
         yield sequence, (brackets[0], brackets[1]), [TokenText(*row[3:]) for row in rows]
 

@@ -1,4 +1,4 @@
-"""Certificate: can the trace bear each group of figures?"""
+"""Certificate: which groups of figures a trace can support, and how exactly."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _certified(group: Group, doubts: list[Doubt], trace: CheckedTrace) -> Certif
 
 
 def _possible(bound: Bound, most_ns: int) -> Bound:
-    """Return the bound without what cannot be.
+    """Return the bound without impossible values.
 
     No count and no time is below 0, and no device works longer than `most_ns`.
     """

@@ -22,7 +22,7 @@ _OF_GPU: tuple[Group, ...] = ("gpu_work", "gpu_time", "gpu_idle", "launches", "l
 
 @check("file", "the file is whole", ALL, _EVENTS)
 def _file(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Files that are cut, or broken inside (tests/goldens/given/cut.json.gz, pytorch/kineto#1184)."""
+    """Report files that are cut, or broken inside (tests/goldens/given/cut.json.gz, pytorch/kineto#1184)."""
     info = trace.info
     lacking: Evidence = {"lost_events": info.lost_events}
     reasons = {} if info.complete else {"the file is damaged, and only its whole part was read": lacking}
@@ -34,7 +34,7 @@ def _file(trace: CheckedTrace) -> Iterator[Doubt]:
     for reason, evidence in reasons.items():
         yield from _at_least(trace, reason, evidence)
     if info.deep_events:
-        what = f"{counted(info.deep_events, 'event')} of the host below 500 others: what is around some is not known"
+        what = f"{counted(info.deep_events, 'event')} of the host below 500 others: the callers of some are not known"
         yield bounded("host_time", what, {"deep_events": info.deep_events})
     trimmed = info.keys.get(TRIMMED_KEY)
     if "steps" in trace.recorded and isinstance(trimmed, dict) and trimmed.get("whole_steps") is False:
@@ -42,7 +42,7 @@ def _file(trace: CheckedTrace) -> Iterator[Doubt]:
 
 
 def _at_least(trace: CheckedTrace, reason: str, evidence: Evidence) -> Iterator[Doubt]:
-    """Whatever is recorded may be more."""
+    """Yield doubts that more happened than was recorded."""
     counts = {"gpu_work": "kernels", "gpu_time": "kernel_time_ns", "launches": "launches"}
     for group in trace.among(*ALL):
         bounds = (trace.count(counts[group], more=None),) if group in counts else ()
@@ -64,7 +64,7 @@ def _sums(trace: CheckedTrace) -> Iterator[Doubt]:
 
 @check(PASSES, "the passes of a capture agree", ("steps",), _STEP_LAUNCHES)
 def _passes(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Tokens are those of the timed passes, events those of the recorded one (traces/h100-qwen.json.gz)."""
+    """Report that tokens are of the timed passes, events of the recorded one (traces/h100-qwen.json.gz)."""
     problems = (trace.info.manifest or {}).get("problems")
     for problem in problems if isinstance(problems, list) else ():
         yield bounded("steps", str(problem), {"problem": str(problem)})
@@ -72,7 +72,7 @@ def _passes(trace: CheckedTrace) -> Iterator[Doubt]:
 
 @check("memory", "memory events are there if asked for", ("allocations",), _MEMORY)
 def _memory(trace: CheckedTrace) -> Iterator[Doubt]:
-    """VLLM asks for memory events in a worker that records none (mi300x_vllm_decode_graph)."""
+    """Report missing memory events: vLLM asks for them in a worker that records none (mi300x_vllm_decode_graph)."""
     # torch writes 1; other writers true.
     if trace.info.keys.get("profile_memory") in (1, True) and not trace.info.memory_events:
         reason = "profile_memory was on, and no memory event is recorded"

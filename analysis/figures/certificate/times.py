@@ -32,9 +32,9 @@ _FINE = 0.01
 _COARSE_NS = 1000
 
 
-@check("resolution", "the clocks can tell the times", ("gpu_time", "gpu_idle", "links", "host_time"), _LENGTHS)
+@check("resolution", "the clocks resolve the times", ("gpu_time", "gpu_idle", "links", "host_time"), _LENGTHS)
 def _resolution(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Each time may be off by a step of its clock (h800_ep64_dualpipe), or have no length (pytorch/kineto#109)."""
+    """Report coarse clocks: a time may be off by a step (h800_ep64_dualpipe), or be 0 (pytorch/kineto#109)."""
     gpu, host = trace.info.condition.gpu, trace.info.condition.host
     if gpu is not None:
         yield from _of_gpu(trace, gpu)
@@ -71,13 +71,13 @@ def _of_gpu(trace: CheckedTrace, clock: ClockTicks) -> Iterator[Doubt]:
 
 
 def _is_coarse(trace: CheckedTrace, clock: ClockTicks) -> bool:
-    """Whether its step matters, or shows that something rounded the times: torch records ns since it writes a unit."""
+    """Return True if the clock's step matters, or shows rounding: torch records ns since it writes a unit."""
     rounded = clock.is_float32 or (clock.step_ns >= _COARSE_NS and "displayTimeUnit" in trace.info.keys)
     return clock.step_ns > 1 and (rounded or clock.step_ns * clock.events > _FINE * clock.time_ns)
 
 
 def _of_devices(trace: CheckedTrace, figure: str, step_ns: int) -> Iterator[Bound]:
-    """Bounds of a time of each device, whose pieces of work may be off by a step each."""
+    """Yield the bounds of a time of each device, whose pieces of work may be off by a step each."""
     counts = dict(query_rows(trace.engine, _DEVICES)[1])
     for name, device in trace.devices.items():
         yield _within(f"devices.{name}.{figure}", getattr(device, figure), counts[name] * step_ns)
@@ -93,7 +93,7 @@ def _evidence(clock: ClockTicks) -> Evidence:
 
 @check("clocks", "times do not contradict each other", ("links", "gpu_idle"), _CLOCK)
 def _clocks(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Of a constant offset, the mean delay between what explains all times; of a jump, nothing.
+    """Report clocks that disagree: a constant offset is bounded by mean delay and slack; a jump is not.
 
     Work that begins before its call (pytorch/pytorch#192021), or ends after a sync (mi300_qwen1.5_0.5b,
     AMD-AGI/TraceLens#669).
@@ -124,7 +124,7 @@ def _clocks(trace: CheckedTrace) -> Iterator[Doubt]:
 
 @check("ranks", "the file holds one process", ("host_time", "gpu_time", "gpu_idle"), _PROCESSES)
 def _ranks(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Several processes were merged, mostly the ranks of a job, as SGLang does (sgl-project/sglang#11413)."""
+    """Report merged processes, mostly the ranks of a job, as SGLang does (sgl-project/sglang#11413)."""
     processes = query_dicts(trace.engine, _PROCESSES)
     if len(processes) < 2:
         return

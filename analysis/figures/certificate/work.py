@@ -1,4 +1,4 @@
-"""Checks of launches and GPU work: has each its other half?"""
+"""Checks of launches and GPU work: does each have its counterpart?"""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from molprof.common.values import count_text, counted, time_text
 
 _WORK = Query(
     "certificate_launches",
-    "SELECT place, launches, in_steps, first_ts, last_ts FROM molprof_missing_work ORDER BY first_ts, place",
+    "SELECT position, launches, in_steps, first_ts, last_ts FROM molprof_missing_work ORDER BY first_ts, position",
 )
 _TIME = Query(
     "certificate_time",
-    "SELECT place, device, inside_ns, outside_ns FROM molprof_missing_time ORDER BY place, device",
+    "SELECT position, device, inside_ns, outside_ns FROM molprof_missing_time ORDER BY position, device",
 )
 _CALL = Query(
     "certificate_launches",
-    "SELECT place, kernels, calls, kernel_time_ns, first_ts FROM molprof_missing_call ORDER BY first_ts, place",
+    "SELECT position, kernels, calls, kernel_time_ns, first_ts FROM molprof_missing_call ORDER BY first_ts, position",
 )
 _STREAMS = Query(
     "certificate_overlap",
@@ -69,24 +69,24 @@ _OF_GRAPHS: tuple[Group, ...] = ("graphs", "gpu_work", "gpu_time", "gpu_idle")
 _MISSING: tuple[Group, ...] = ("gpu_work", "gpu_time", "gpu_idle", "links", "steps")
 
 
-def _missing_work(trace: CheckedTrace, place: str, text: str) -> Iterator[Doubt]:
-    for row in trace.rows_at(_WORK, place):
+def _missing_work(trace: CheckedTrace, position: str, text: str) -> Iterator[Doubt]:
+    for row in trace.rows_at(_WORK, position):
         launches = row["launches"]
         reason = counted(launches, "launch", "es") + text
         if not trace.counts.kernels:
             yield from lost(("gpu_work", "gpu_time", "gpu_idle", "links"), reason, row)
             return
         yield bounded("gpu_work", reason, row, trace.count("kernels", more=launches))
-        yield from _missing_time(trace, place, reason, row)
+        yield from _missing_time(trace, position, reason, row)
         yield bounded("links", reason, row, trace.count("launches_without_gpu_work", less=launches))
         if row["in_steps"] and trace.steps:
             yield bounded("steps", reason, row, trace.per_step(more=row["in_steps"]))
 
 
-def _missing_time(trace: CheckedTrace, place: str, reason: str, evidence: Evidence) -> Iterator[Doubt]:
-    """Doubts where work without a record may have taken idle time of devices; that of another place is not in it."""
+def _missing_time(trace: CheckedTrace, position: str, reason: str, evidence: Evidence) -> Iterator[Doubt]:
+    """Yield doubts where unrecorded work may have filled idle time of devices, by position."""
     busy, idle = [], []
-    for device in trace.rows_at(_TIME, place):
+    for device in trace.rows_at(_TIME, position):
         name = device["device"]
         busy_ns, idle_ns = trace.devices[name].busy_ns, trace.devices[name].idle_ns
         inside_ns, outside_ns = device["inside_ns"], device["outside_ns"]
@@ -136,7 +136,7 @@ def _dropped(trace: CheckedTrace) -> Iterator[Doubt]:
     _NUMBERS,
 )  # fmt: skip
 def _numbers(trace: CheckedTrace) -> Iterator[Doubt]:
-    """ROCm gives kernels of several launches one number (pytorch/kineto#1416)."""
+    """Report shared numbers: ROCm gives kernels of several launches one number (pytorch/kineto#1416)."""
     if several := query_rows(trace.engine, _NUMBERS)[1]:
         reason = f"{counted(len(several), 'correlation number')} of several calls"
         yield from (bounded(group, reason, {"numbers": len(several)}) for group in trace.among("links", "steps"))
@@ -154,7 +154,7 @@ def _numbers(trace: CheckedTrace) -> Iterator[Doubt]:
 
 @check("earlier_work", "GPU work has its call", ("gpu_work", "gpu_time", "launches", "links", "steps", "graphs"), _CALL)
 def _earlier_work(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Work was queued when the recording began (h100_qwen1.5_0.5b), or its number is lost (ROCm/roctracer#100)."""
+    """Report work queued before the recording (h100_qwen1.5_0.5b), or with a lost number (ROCm/roctracer#100)."""
     for row in trace.rows_at(_CALL, "start"):
         reason = f"{counted(row['kernels'], 'kernel')} launched before the recording"
         yield bounded("gpu_work", reason, row, trace.count("kernels", less=row["kernels"]))
@@ -171,7 +171,7 @@ def _earlier_work(trace: CheckedTrace) -> Iterator[Doubt]:
 
 @check("overlap", "work on a stream does not overlap", ("gpu_time",), _STREAMS)
 def _overlap(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Kernels that start before the last one ended (b200_vllm_eager), or far too long ones (AMD-AGI/TraceLens#669)."""
+    """Report kernels that overlap the one before (b200_vllm_eager), or are far too long (AMD-AGI/TraceLens#669)."""
     if not (streams := query_dicts(trace.engine, _STREAMS)):
         return
     overlaps, overlap_ns = (sum(stream[name] for stream in streams) for name in ("overlaps", "overlap_ns"))
@@ -189,7 +189,7 @@ def _overlap(trace: CheckedTrace) -> Iterator[Doubt]:
 
 @check("overruns", "work ends before what follows it", ("gpu_time", "gpu_idle"), _OVERRUNS)
 def _overruns(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Durations of seconds that run over all that follows (AMD-AGI/TraceLens#669): cut where the next work starts."""
+    """Report durations of seconds that overlap later work (AMD-AGI/TraceLens#669): cut where the next work starts."""
     rows = query_dicts(trace.engine, _OVERRUNS)
     if not rows:
         return
@@ -213,7 +213,7 @@ def _overruns(trace: CheckedTrace) -> Iterator[Doubt]:
 
 @check("long_syncs", "no sync outlasts the recorded work", ("gpu_work", "gpu_time", "gpu_idle"), _SYNCS)
 def _long_syncs(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Report long syncs: rounds of a loop in a graph after the first are not recorded (pytorch/kineto#1062)."""
+    """Report long syncs: of a loop in a graph, only the first round is recorded (pytorch/kineto#1062)."""
     row = query_row(trace.engine, _SYNCS)
     # Of work that launches without a record started, the checks of launches tell.
     if not row["syncs"] or not any(time["inside_ns"] + time["outside_ns"] for time in trace.rows_at(_TIME, "sync")):
@@ -228,7 +228,7 @@ def _long_syncs(trace: CheckedTrace) -> Iterator[Doubt]:
 
 @check("graphs", "graph launches have their kernels", (*_OF_GRAPHS, "steps"), _GRAPHS)
 def _graphs(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Graphs of which no kernel is recorded (AMD-AGI/TraceLens#972, sgl-project/sglang#35390)."""
+    """Report graphs without recorded kernels (AMD-AGI/TraceLens#972, sgl-project/sglang#35390)."""
     row = query_row(trace.engine, _GRAPHS)
     without, all_launches = row["without_work"], trace.counts.graph_launches
     if not without:
@@ -248,7 +248,7 @@ def _graphs(trace: CheckedTrace) -> Iterator[Doubt]:
 
 @check("graph_parts", "graph launches have all of their work", (*_OF_GRAPHS, "steps"), _PARTS)
 def _graph_parts(trace: CheckedTrace) -> Iterator[Doubt]:
-    """ROCm loses some kernels of graphs (ROCm/rocm-systems#4221)."""
+    """Report incomplete graphs: ROCm loses some of their kernels (ROCm/rocm-systems#4221)."""
     if not (rows := query_dicts(trace.engine, _PARTS)):
         return
     evidence = {name: sum(row[name] or 0 for row in rows) for name in ("launches", "absent", "time_ns")}
@@ -262,7 +262,7 @@ def _graph_parts(trace: CheckedTrace) -> Iterator[Doubt]:
 
 
 def _absent_from_graphs(trace: CheckedTrace, reason: str, evidence: Evidence, most: int | None) -> Iterator[Doubt]:
-    """Doubts where `most` kernels of graphs are absent; None: nobody knows how many. What seems idle may be theirs."""
+    """Yield doubts where up to `most` kernels of graphs are missing; None: unknown. Idle time may be theirs."""
     yield bounded("gpu_work", reason, evidence, trace.count("kernels", more=most))
     yield bounded("gpu_time", reason, evidence, trace.count("kernel_time_ns", more=None))
     idle = (Bound(f"devices.{name}.idle_ns", 0, device.idle_ns, None) for name, device in trace.devices.items())
@@ -287,7 +287,7 @@ def _inferred_steps(trace: CheckedTrace) -> Iterator[Doubt]:
 
 @check("steps", "all steps of a kind have GPU work", ("steps",), _STEPS)
 def _steps(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Either all steps of a kind have work or none has; not so in AMD-AGI/TraceLens#972."""
+    """Report kinds of steps of which only some have work, unlike a whole trace (AMD-AGI/TraceLens#972)."""
     for row in query_dicts(trace.engine, _STEPS):
         steps, without = row["steps"], row["steps_without_work"]
         kind = f"{row['kind']} steps" if row["kind"] else "steps"

@@ -61,7 +61,7 @@ def chrome_text(name: str, blocks: Iterator[bytes], args_of: ArgsOf | None = Non
 
 
 class _ChromeReader:
-    """The events of the trace `name` that are read so far, in file order; an event's position counts from 0."""
+    """The events of the trace `name` read so far, in file order; an event's position counts from 0."""
 
     def __init__(self, name: str, args_of: ArgsOf | None) -> None:
         # Imported on use: few traces need it.
@@ -96,7 +96,7 @@ class _ChromeReader:
         return TraceError(f"{self._name} {what} ({where})", _DAMAGE_HINT)
 
     def read(self, byte: int, content: bytes) -> None:
-        """Take the packet that begins at `byte`. Raises DamageError."""
+        """Add the packet that begins at `byte`. Raises DamageError."""
         try:
             self._take(self._packet(content), byte)
         except (self._wrong, UnicodeDecodeError, RecursionError) as error:
@@ -188,7 +188,7 @@ class _ChromeReader:
         self._lines.clear()
 
     def texts(self, problem: TraceError | None) -> Iterator[bytes]:
-        """Return what was read as blocks of JSON; raises the problem, or TraceError, behind what is whole."""
+        """Yield the read events as blocks of JSON; raise the problem, or TraceError, after the whole ones."""
         rows = np.array(self._rows, dtype=np.int64).reshape(-1, _COLUMNS)
         recorded = rows[:, :-1].copy()
         kinds, times, durations, tracks, at = rows.T
@@ -213,7 +213,7 @@ class _ChromeReader:
         yield b"]}"
 
     def _members(self, is_counter: bool, track: Any) -> dict[str, Any]:
-        """Return the members that tell the track of an event in Chrome JSON, once all tracks are described."""
+        """Return the members of an event in Chrome JSON that name its track, once all tracks are described."""
         if is_counter:
             name, pid = self._tracks.counter(track) if isinstance(track, int) else track
             return {"name": name, "pid": pid}
@@ -221,7 +221,7 @@ class _ChromeReader:
         return {"pid": pid, "tid": tid}
 
     def _events(self, rows: np.ndarray, members: list[dict[str, Any]]) -> Iterator[bytes]:
-        """Blocks of events, each behind a comma; slices without an end are left out."""
+        """Yield blocks of events, each after a comma; slices without an end are left out."""
         heads: dict[tuple[int, int], bytes] = {}  # an event up to its time, by kind and track
         correlations = self._missing_correlations()
         first = 0
@@ -270,7 +270,7 @@ class _ChromeReader:
         return {position: number for position, number in numbers.items() if position not in linked}
 
     def _flow_events(self, rows: np.ndarray, members: list[dict[str, Any]]) -> Iterator[bytes]:
-        """Flows as torch.profiler writes them: from the first event of a number to each of the others."""
+        """Yield flows as torch.profiler writes them: from the first event of a number to each of the others."""
         correlations = {event.position: event.number for event in self._linked}
         ends: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)  # time, position and track
         for flow, position in self._flows:

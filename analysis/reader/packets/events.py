@@ -1,4 +1,4 @@
-"""What packets tell of events: track events, GPU render stages and counters, with the names and clocks they refer to.
+"""Events in packets: track events, GPU render stages and counters, with their names and clocks.
 
 Track events are slices, instants and counters, as PyTorch's profiler writes them. Render stages are how writers that
 use Perfetto's own GPU events record kernels, copies and sets. PyTorch's writer puts what Chrome JSON has in `args` into
@@ -56,7 +56,7 @@ class PacketSequence:
         self._interned: dict[str, dict[int, Any]] = defaultdict(dict)
 
     def take(self, packet: Any) -> None:
-        """Take what a packet tells of those behind it."""
+        """Apply the packet's data that later packets refer to."""
         if packet.sequence_flags & _CLEARED or packet.incremental_state_cleared:
             self._interned.clear()
             self.track_uuid = self.clock = None
@@ -95,7 +95,7 @@ class PacketSequence:
         return result
 
     def _args(self, annotations: Any, wanted: Container[str] | None = None) -> dict[str, Any]:
-        """Return debug annotations as args; the wanted ones, None for all. Raises DamageError."""
+        """Return debug annotations as args, only the wanted ones; None means all. Raises DamageError."""
         return {
             name: self._value(item)
             for item in annotations
@@ -144,7 +144,7 @@ class PacketClocks:
         self._only: tuple[int, int] | None = None  # a clock without a snapshot
 
     def snapshot(self, sequence: int, clocks: Any) -> None:
-        """Take the times of several clocks at one moment."""
+        """Add the times of several clocks at one moment."""
         times = {}
         for clock in clocks:
             unit = clock.unit_multiplier_ns or 1
@@ -196,7 +196,7 @@ def counted(event: Any) -> int | float | str:
 
 
 class RenderStages:
-    """Reads render stages as complete events, and counter samples as counters."""
+    """Converter of render stages to complete events, and of counter samples to counters."""
 
     def __init__(self) -> None:
         # Descriptions that hold for the whole trace, in older files.
@@ -205,7 +205,7 @@ class RenderStages:
         self._counters: dict[int, str] = {}
 
     def specify(self, event: Any) -> None:
-        """Take the description of queues and stages in an event, if there is one."""
+        """Add the description of queues and stages in an event, if there is one."""
         if event.HasField("specifications"):
             self._queues = [item.name for item in event.specifications.hw_queue]
             self._stages = [item.name for item in event.specifications.stage]
@@ -232,7 +232,7 @@ class RenderStages:
         return {"cat": category, "name": name or stage, "args": args}, queue
 
     def counters(self, event: Any, sequence: PacketSequence) -> Iterator[tuple[tuple[str, str], Any]]:
-        """Return the samples of a counter event: name and owner, and value of each. Raises DamageError."""
+        """Yield the samples of a counter event: name and owner, and value of each. Raises DamageError."""
         gpu, names = event.gpu_id, self._counters
         if event.HasField("counter_descriptor_iid"):
             entry = sequence.find("gpu_counter_descriptors", event.counter_descriptor_iid)
@@ -247,7 +247,7 @@ class RenderStages:
 
 
 def _args(event: Any, sequence: PacketSequence) -> Iterator[tuple[str, Any]]:
-    """Return the names and values of the args of a stage. Raises DamageError."""
+    """Yield the names and values of the args of a stage. Raises DamageError."""
     for item in event.extra_data:
         text = item.value
         yield _RENAMED.get(item.name, item.name), int(text) if _INTEGER.fullmatch(text) else text

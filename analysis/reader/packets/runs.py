@@ -1,4 +1,4 @@
-"""Whether a Perfetto trace is one run, once: a correlation number stands for one call and its GPU work.
+"""Check that a Perfetto trace is one run, once: a correlation number means one call and its GPU work.
 
 Otherwise work would be attributed to the wrong call.
 """
@@ -33,7 +33,7 @@ class Linked(NamedTuple):
 
 
 def rank_key(text: str) -> tuple[int, ...]:
-    """Return the numbers by which the number or name of a process tells its rank; empty if it tells none."""
+    """Return the numbers in a process's number or name that identify its rank; empty if there are none."""
     if match := _LABEL.match(text):
         return tuple(map(int, _NUMBER.findall(match[1])))
     match = _RANK.search(text) or _SHORT.match(text)
@@ -67,7 +67,7 @@ def check_one_run(
 
 
 def check_written_once(name: str, events: np.ndarray, slices: np.ndarray, calls: np.ndarray) -> None:
-    """Refuses a trace that was appended to itself: it repeats, all of its slices are there twice, or any of its calls.
+    """Refuse a trace that was appended to itself: it repeats, all of its slices are there twice, or any of its calls.
 
     All are rows of numbers. events: what tells events apart, such as times, in file order. slices: track, time and
     duration. calls: the same and the correlation number. Raises TraceError.
@@ -78,7 +78,7 @@ def check_written_once(name: str, events: np.ndarray, slices: np.ndarray, calls:
 
 
 def _repetition(events: np.ndarray, slices: np.ndarray, calls: np.ndarray) -> str:
-    """Return what occurs several times; empty if nothing does."""
+    """Return the repeated item as text; empty if nothing repeats."""
     # First: where slices touch or nest, begins and ends of both copies pair up with each other.
     copies = np.flatnonzero((events == events[0]).all(axis=1)) if len(slices) else slices[:0, 0]
     for length in copies[1:].tolist():

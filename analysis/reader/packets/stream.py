@@ -23,7 +23,7 @@ _OF_FILE = re.compile(r"\bmessage (\w+) \{|(?:\b(optional|repeated) )?\b(\w+) (\
 
 
 class DamageError(Exception):
-    """What is wrong with the trace, and at which byte of it; None: where the packet begins that is read."""
+    """Damage in the trace, and its byte; None: the begin of the packet that is being read."""
 
     def __init__(self, what: str, byte: int | None = None) -> None:
         super().__init__(what, byte)
@@ -32,7 +32,7 @@ class DamageError(Exception):
 
 
 def packets(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Return each packet: its first byte in the trace, and its content.
+    """Yield each packet: its first byte in the trace, and its content.
 
     Raises DamageError, and what `blocks` raises, behind the packets before.
     """
@@ -74,7 +74,7 @@ def _header(data: bytes, at: int) -> tuple[int, int] | None:
 
 
 def unpacked(content: bytes) -> Iterator[bytes]:
-    """Return the packets of a compressed one. Raises DamageError without a byte."""
+    """Yield the packets inside a compressed one. Raises DamageError without a byte."""
     most = max(_HARMLESS_BYTES, _MAX_RATIO * len(content))
     stream = zlib.decompressobj()
     try:
@@ -92,7 +92,7 @@ def unpacked(content: bytes) -> Iterator[bytes]:
 
 
 def looks_like_packets(head: bytes, whole: bool) -> bool:
-    """Return True if the beginning of a file may be one of packets. whole: it is all of the file."""
+    """Return True if a file's beginning may be one of packets. whole: it is all of the file."""
     count = at = 0
     while count < _CHECKED_PACKETS and (header := _header(head, at)) is not None:
         at, count = sum(header), count + 1
@@ -104,7 +104,7 @@ def looks_like_packets(head: bytes, whole: bool) -> bool:
 
 @functools.cache
 def packet_class() -> Any:
-    """Return the class of one packet of a trace, made from `trace.proto`.
+    """Return the class of a trace's packets, made from `trace.proto`.
 
     Declared there, not taken from the perfetto package: it lacks some fields, its module takes 0.1 s longer to import,
     and does not check that text is UTF-8. Packets decode as fast by both.

@@ -1,4 +1,4 @@
-"""Tracks of a Perfetto trace: their process and thread in Chrome JSON, and which begin and end are of one slice."""
+"""Tracks of a Perfetto trace: their process and thread in Chrome JSON, and the pairs of begin and end of slices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Tracks:
         self.thread_names: dict[Thread, str] = {}
 
     def describe(self, descriptor: Any) -> None:
-        """Take the description of a track; a later one of the same track adds to it."""
+        """Add the description of a track; a later one of the same track extends it."""
         if descriptor.uuid in self._descriptors:
             self._descriptors[descriptor.uuid].MergeFrom(descriptor)
         else:
@@ -91,7 +91,7 @@ class Tracks:
 
 
 def set_durations(durations_ns: np.ndarray, kinds: np.ndarray, times_ns: np.ndarray, tracks: np.ndarray) -> int | None:
-    """Set the durations of slices with a begin and an end; returns the first position that lacks the other one.
+    """Set the durations of slices with a begin and an end; return the first position without its counterpart.
 
     All arrays are of the events in file order. An end closes the latest slice of its track that is open at its time; of
     equal times, the order of the file counts.

@@ -1,4 +1,4 @@
-"""Other processes: the one way to start or copy one, to bind its life to this one's, and to end it.
+"""Other processes: the one way to start or fork one, to end it with this one, and to kill it.
 
 `workers.py` has processes that run calls; `guarded.py` calls a function with limits of time and memory.
 """
@@ -45,7 +45,7 @@ _ERROR = "molprof: error: "
 
 
 def call_line(target: str, *arguments: str, bound: bool = True) -> list[str]:
-    """Return the command that calls `target` (`module:function`), which finds `arguments` in sys.argv[1:].
+    """Return the command that calls `target` (`module:function`) with `arguments` in sys.argv[1:].
 
     If `bound`, the other process is killed when the thread that starts it ends, however suddenly; on Linux only.
     """
@@ -59,7 +59,7 @@ def command_line(arguments: Sequence[str]) -> list[str]:
 
 
 def called() -> None:
-    """Do in the other process what `call_line` asks for."""
+    """Make the call of `call_line` in the other process."""
     parent, target = sys.argv.pop(1), sys.argv.pop(1)
     if parent:
         end_with_parent(int(parent))
@@ -74,26 +74,26 @@ def named(target: str) -> Any:
 
 
 def end_with_parent(parent: int) -> None:
-    """Make the kernel kill this process when `parent`, which started it, is gone; on Linux only."""
+    """Make the kernel kill this process when `parent`, which started it, ends; on Linux only."""
     if control(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def control(option: int, value: int) -> bool:
-    """Set an option of this process by prctl(2); False where there is none, as on macOS."""
+    """Set an option of this process by prctl(2); return False if there is none, as on macOS."""
     library = ctypes.CDLL(None)
     return hasattr(library, "prctl") and library.prctl(option, value) == 0
 
 
 def signal_group(process: subprocess.Popen[Any], number: signal.Signals) -> None:
-    """Send a signal to the process and all that it started."""
+    """Send a signal to the process and all its descendants."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
 
 @contextlib.contextmanager
 def started(line: Sequence[str], grace_s: float = 0.0, **how: Any) -> Iterator[subprocess.Popen[Any]]:
-    """Run a command line in a group of its own, all of which is killed when the block ends, however it ends.
+    """Run a command line in a process group that is killed when the block ends, however it ends.
 
     If the process has not ended by then, it gets SIGTERM and `grace_s` seconds before. `how` is for `Popen`. Raises
     OSError if it cannot start.
@@ -119,7 +119,7 @@ def started(line: Sequence[str], grace_s: float = 0.0, **how: Any) -> Iterator[s
 
 @dataclass(frozen=True)
 class Ending:
-    """How a command line or a call in another process ended."""
+    """The end of a command line or a call in another process: state, result, error."""
 
     state: str  # `ok`, `failed`, `timed out`, `out of memory`, `not measured`, or `unsupported`: it cannot run here
     message: str | None = None  # why it is not ok; None if it is
@@ -134,7 +134,7 @@ class Ending:
 def run_line(
     line: Sequence[str], cwd: str | Path, log: BinaryIO, limit_s: float | None = None, grace_s: float = GRACE_S
 ) -> Ending:
-    """Run a command line in `cwd`, with its output and errors copied to `log` as they come.
+    """Run a command line in `cwd`, copying its output and errors to `log` as they come.
 
     At the limit, and when an exception interrupts this call, the process gets SIGTERM, and SIGKILL after `grace_s`
     seconds. What it started and left is killed in any case.
@@ -160,7 +160,7 @@ def run_line(
 
 
 def output_of(line: Sequence[str], limit_s: float | None = None, **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command line to its end, and return what it printed; `how` is for `Popen`.
+    """Run a command line to its end, and return its output; `how` is for `Popen`.
 
     Its whole group is killed at the limit, which raises TimeoutExpired, and when an exception interrupts this call; so
     is what it left at its end. Raises OSError if it cannot start.
@@ -194,7 +194,7 @@ def why_failed(code: int, output: str) -> str:
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[list[int]]:
-    """Hold back signals that would interrupt the block; the list has those so far. Behind it, their handlers run."""
+    """Hold back interrupting signals during the block; the list has those so far. Their handlers run after it."""
     noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # which handles no signals
         yield noted
@@ -215,7 +215,7 @@ def interrupts_held() -> Iterator[list[int]]:
 
 
 def can_copy() -> bool:
-    """Whether copying this process is safe and worth it: a copy has one thread, whatever locks others held.
+    """Return True if forking this process is safe and useful: a fork has one thread, whatever locks others held.
 
     Not on macOS, whose own libraries may crash in a copy.
     """
@@ -223,7 +223,7 @@ def can_copy() -> bool:
 
 
 class Copy:
-    """A copy of this process (a fork), which works beside it on the memory that both have.
+    """A fork of this process, which works in parallel on the shared memory.
 
     It runs `work` with its end of a pipe, and ends. `connection` is the other end.
     """
@@ -252,18 +252,18 @@ class Copy:
         theirs.close()
 
     def kill(self) -> None:
-        """End the copy, whatever it does; who waits for it gets an EOFError."""
+        """Kill the fork at once; whoever waits for it gets an EOFError."""
         with contextlib.suppress(ProcessLookupError):  # SIGCHLD may be ignored
             os.kill(self._pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Wait for the end of the copy; its exit code, below 0 the signal that killed it."""
+        """Wait for the end of the fork; return its exit code, below 0 the signal that killed it."""
         with contextlib.suppress(ChildProcessError):
             return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         return 0
 
     def close(self) -> None:
-        """End the copy, and wait until it is gone."""
+        """Kill the fork, and wait until it is gone."""
         self.connection.close()
         self.kill()
         self.wait()

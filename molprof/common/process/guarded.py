@@ -1,4 +1,4 @@
-"""Call a function in a process of its own, within limits of time and memory, and leave no process behind.
+"""Calls in a process of their own, within limits of time and memory, that leave no process behind.
 
 The process is two: the call runs in a child of the one that was started. The parent of the two does nothing that can
 hang. It kills all that the call started when that has ended, or when the pipe from this process is closed: also when
@@ -72,7 +72,7 @@ class Limits:
 
 
 def call(target: str, *arguments: Any, limits: Limits, log: Path | None = None) -> Ending:
-    """Call `target` (`module:function`). Its arguments and what it returns are JSON; what it raises becomes a state.
+    """Call `target` (`module:function`) with JSON arguments and result; an exception becomes a state.
 
     log: file of what it prints.
     """
@@ -100,7 +100,7 @@ def call(target: str, *arguments: Any, limits: Limits, log: Path | None = None) 
 
 
 def _watch(process: subprocess.Popen[bytes], limits: Limits, folder: Path, began: float) -> tuple[Ending | None, int]:
-    """Wait for the end; return how it ended if a limit is reached first, and the most resident memory that was seen."""
+    """Wait for the end; return the ending if a limit is reached first, and the peak of resident memory."""
     processes: list[psutil.Process] = []
     looked, most, peak = float("-inf"), limits.memory_bytes, 0
     while process.poll() is None:
@@ -117,7 +117,7 @@ def _watch(process: subprocess.Popen[bytes], limits: Limits, folder: Path, began
 
 
 def living(root: int) -> list[psutil.Process]:
-    """Return the process `root` and its descendants, those that have ended left out."""
+    """Return the process `root` and its living descendants."""
     processes = []
     with contextlib.suppress(psutil.Error):
         first = psutil.Process(root)
@@ -129,7 +129,7 @@ def living(root: int) -> list[psutil.Process]:
 
 
 def resident_bytes(processes: Iterable[psutil.Process]) -> int:
-    """Return the resident memory of processes, with shared pages counted once for each of them."""
+    """Return the resident memory of processes; shared pages count in each of them."""
     total = 0
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -163,7 +163,7 @@ def _late(guard: int, seconds: float, folder: Path) -> Ending:
 
 
 def _ended(folder: Path, log: Path, code: int, oom: bool, peak: int, free: int | None) -> Ending:
-    """Return how a call ended without a limit. peak: the most resident memory seen; free: memory free at its start."""
+    """Return the ending of a call that met no limit. peak: of resident memory; free: memory free at its start."""
     with contextlib.suppress(OSError, ValueError):
         if code == 0:
             return Ending(**json.loads((folder / "answer").read_bytes()))
@@ -179,7 +179,7 @@ def _ended(folder: Path, log: Path, code: int, oom: bool, peak: int, free: int |
 
 
 def killed_by_kernel(peak: int, free: int | None, code: int = -signal.SIGKILL) -> Ending:
-    """How a call ended that the kernel killed for lack of memory: it took that memory, or other programs did.
+    """Return the ending of a call that the kernel killed for lack of memory, which it or other programs took.
 
     peak: the most memory that was resident in it, bytes; 0: not known. free: what was free when it began.
     """
@@ -207,7 +207,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def serve() -> None:
-    """In the process that `call` started: make the call, and write its answer."""
+    """Make the call and write its answer, in the process that `call` started."""
     folder = Path(sys.argv[1])
     _guard(int(sys.argv[2]), folder / "peak")
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
@@ -244,7 +244,7 @@ def _answer(target: str, arguments: list[Any]) -> dict[str, Any]:
 
 
 def _taken_by_others(message: str) -> str:
-    """Return how much GPU memory other programs held, if an allocation failed only because of them.
+    """Return how much GPU memory other programs held, if that made an allocation fail.
 
     Empty elsewhere.
     """
@@ -260,13 +260,13 @@ def _taken_by_others(message: str) -> str:
 
 
 def _short(message: str) -> str:
-    """On one line. Compilers print the error in the first paragraph, then a whole command."""
+    """Return an error on one line. Compilers print it in the first paragraph, then a whole command."""
     said = " ".join(message.strip().split("\n\n")[0].split())
     return said if len(said) <= _MESSAGE_CHARACTERS else f"{said[:_MESSAGE_CHARACTERS]}..."
 
 
 def out_of_memory(problem: BaseException | None) -> bool:
-    """Whether an exception, or one of its causes, is a failed allocation: on a GPU, of torch or of Python."""
+    """Return True if an exception, or a cause of it, is a failed allocation: on a GPU, of torch or of Python."""
     while problem is not None:
         named = isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError"
         if named or (isinstance(problem, RuntimeError) and _MEMORY.search(str(problem))):

@@ -1,4 +1,4 @@
-"""Other processes that run calls: one that is asked in turn, and several as an executor of `concurrent.futures`."""
+"""Other processes for calls: one that runs them in turn, and several as an executor of `concurrent.futures`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class WorkerError(Exception):
-    """Why a call in another process has no result: an error that is none of molprof's, or the end of the process."""
+    """A call in another process without a result: an error that is not molprof's, or the process has ended."""
 
 
 class Worker:
@@ -51,7 +51,7 @@ class Worker:
             self._connection = self._process.connection
 
     def run(self, function: Callable[..., T] | str, *arguments: Any) -> T:
-        """Return what a function of a module, or `module:function`, returns.
+        """Return the result of a function, or of `module:function`, in the process.
 
         Raises the MolprofError that it raises, or WorkerError.
         """
@@ -74,13 +74,13 @@ class Worker:
         return returned
 
     def kill(self) -> None:
-        """End the process, whatever it does, and start no other."""
+        """Kill the process at once, and start no other."""
         self._is_ended = True
         if process := self._process:
             process.kill()
 
     def close(self) -> str:
-        """Wait for the end of the process, which `kill` brought about; return why it ended."""
+        """Wait for the end of the killed process; return why it ended."""
         process, self._process = self._process, None
         if process is None:
             return ""
@@ -110,7 +110,7 @@ class Worker:
 
 
 class Workers(Executor):
-    """Processes that run a call each at a time; without `copied`, no more of them start than calls wait."""
+    """Processes that each run one call at a time; without `copied`, at most one per waiting call is started."""
 
     def __init__(self, count: int, *, copied: bool = False) -> None:
         self._workers = [Worker(copied=copied) for _ in range(count)]
@@ -131,7 +131,7 @@ class Workers(Executor):
             self._idle.put(worker)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes: without `wait` at once, whatever they do."""
+        """End the processes: without `wait` at once."""
         self._threads.shutdown(wait, cancel_futures=cancel_futures)
         for worker in self._workers:
             worker.kill()
@@ -141,7 +141,7 @@ class Workers(Executor):
 
 
 def serve() -> None:
-    """In the process that a `Worker` started: run its calls."""
+    """Run the calls of a `Worker`, in the process that it started."""
     pipe, *alone = sys.argv[1:]
     if alone:
         threading.Thread(target=_end_with_pipe, args=(int(pipe),), daemon=True).start()
@@ -149,7 +149,7 @@ def serve() -> None:
 
 
 def _end_with_pipe(pipe: int) -> None:
-    """End this process, whatever it does, when the other one is gone."""
+    """End this process at once when the other one is gone."""
     end = select.poll()
     end.register(pipe, select.POLLHUP)  # Linux tells the end without being asked for, macOS does not
     while not end.poll():

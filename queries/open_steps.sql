@@ -5,12 +5,12 @@
 --
 -- Example:
 --   SELECT upid, tid, COUNT() AS count, SUM(ts_end - ts) AS time_ns
---   FROM molprof_step_lane
+--   FROM molprof_open_step
 --   GROUP BY upid, tid
 --   ORDER BY upid, tid;
 
 -- One row per step.
-CREATE PERFETTO VIEW molprof_step_lane(
+CREATE PERFETTO VIEW molprof_open_step(
   -- The step's slice.
   id JOINID(slice.id),
   -- Its process.
@@ -28,5 +28,5 @@ SELECT
   tid,
   ts,
   ts_end
-FROM _molprof_fact_step_lane
+FROM _molprof_fact_open_step
 ORDER BY ts, id;

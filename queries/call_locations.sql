@@ -1,20 +1,20 @@
 -- Where in the program calls lie: operator, Python function and modules around them.
 --
--- Slices of one name that lie in slices of the same names are in one place, which has the number of the first of them.
+-- Slices of one name in slices of the same names have one location; its number is that of the first of them.
 -- Functions and modules are recorded with Python stacks only (with_stack=True), which molprof query reads with --stacks.
 -- molprof.origin has the same for each call, with layers and steps, and takes longer.
 --
 -- Example:
---   SELECT place.source, place.module, place.operator, launched.class, launched.count, launched.time_ns
+--   SELECT location.source, location.module, location.operator, launched.class, launched.count, launched.time_ns
 --   FROM molprof_launched_work AS launched
---   JOIN molprof_call_place AS place USING (place_id)
---   ORDER BY launched.time_ns DESC, place.place_id
+--   JOIN molprof_call_location AS location USING (location_id)
+--   ORDER BY launched.time_ns DESC, location.location_id
 --   LIMIT 20;
 
--- GPU work by the place of its call and by class.
+-- GPU work by the location of its call and by class.
 CREATE PERFETTO VIEW molprof_launched_work(
-  -- The place of the calls; null for work whose call is not recorded.
-  place_id JOINID(slice.id),
+  -- The location of the calls; null for work whose call is not recorded.
+  location_id JOINID(slice.id),
   -- Class of the work, as in molprof.kernel_classes.
   class STRING,
   -- Kernels, copies and sets.
@@ -23,17 +23,17 @@ CREATE PERFETTO VIEW molprof_launched_work(
   time_ns DURATION
 ) AS
 SELECT
-  place_id,
+  location_id,
   class,
   count,
   time_ns
 FROM _molprof_fact_launched_work
-ORDER BY place_id, class;
+ORDER BY location_id, class;
 
--- The places of launches, of other calls that start GPU work, and of host syncs.
-CREATE PERFETTO VIEW molprof_call_place(
-  -- The first slice of the place.
-  place_id JOINID(slice.id),
+-- The locations of launches, of other calls that start GPU work, and of host syncs.
+CREATE PERFETTO VIEW molprof_call_location(
+  -- The first slice at the location.
+  location_id JOINID(slice.id),
   -- Innermost operator; null where there is none.
   operator STRING,
   -- Innermost annotation (record_function); null where there is none.
@@ -44,10 +44,10 @@ CREATE PERFETTO VIEW molprof_call_place(
   module STRING
 ) AS
 SELECT
-  place_id,
+  location_id,
   operator,
   annotation,
   source,
   module
-FROM _molprof_fact_call_place
-ORDER BY place_id;
+FROM _molprof_fact_call_location
+ORDER BY location_id;
