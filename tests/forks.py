@@ -40,7 +40,7 @@ _ALONE = ("run", "doctor")
 
 
 class Copies(subprocess.Popen[Any]):
-    """A process whose Python is a copy of this one, where molprof starts one to call a function, or a test a command."""
+    """A process whose Python is a copy of this one, where molprof starts one to call a function, a test a command."""
 
     def __init__(self, line: Sequence[str], **how: Any) -> None:
         is_command = [*line[:3]] == [sys.executable, "-m", "molprof"] and "env" not in how and line[3] not in _ALONE
