@@ -405,9 +405,25 @@ SHAPES |= {
 }
 
 
+# Numbers in args that are of one shape among several.
+_NUMBERS = {"External id", "correlation", "Python id", "Python parent id", "Python module id", "graph id", "Seq"}
+
+
+def _in_turn(names: str, events: int) -> Iterator[Event]:
+    """Yield the events of each of the shapes `a+b`, one after the other, with numbers of their own."""
+    start = START_US
+    for place, name in enumerate(names.split("+")):
+        made = list(SHAPES[name](events))
+        for event in made:
+            numbers = {key: event["args"][key] + place * 10**8 for key in _NUMBERS & event.get("args", {}).keys()}
+            args = {**event.get("args", {}), **numbers}
+            yield {**event, "ts": start + event["ts"], **({"args": args} if args else {})}
+        start += 1000 + max(event["ts"] + event.get("dur", 0) for event in made)
+
+
 def write(path: Path, name: str, events: int, rank: int = 0) -> int:
-    """Write a rank's trace of this shape with about so many events; returns how many there are."""
-    made = [{**event, "ts": START_US + event["ts"]} for event in SHAPES[name](events)]
+    """Write a rank's trace of this shape, or of several (`a+b`), each with about so many events; returns how many."""
+    made = list(_in_turn(name, events))
     span = piece("Trace", "PyTorch Profiler (0)", START_US, 1e9, "Spans", "PyTorch Profiler", **{"Op count": 0})
     device = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85018279936, "computeMajor": 9}
     document = {

@@ -6,15 +6,18 @@ import atexit
 import contextlib
 import functools
 import os
+import runpy
 import stat
 import subprocess
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+import molprof
 from molprof.common.process import call_line
 
 
@@ -32,18 +35,30 @@ def forked(call: Callable[..., Any], *arguments: Any) -> str:
     return text
 
 
+# Commands about what a process has imported.
+_ALONE = ("run", "doctor")
+
+
 class Copies(subprocess.Popen[Any]):
-    """A process whose Python is a copy of this one, where molprof starts one to call a function."""
+    """A process whose Python is a copy of this one, where molprof starts one to call a function, a test a command."""
 
     def __init__(self, line: Sequence[str], **how: Any) -> None:
-        if [*line[:3]] == call_line("")[:3]:
-            become = functools.partial(_become, line, how.get("env"), how.get("pass_fds", ()))
+        is_command = [*line[:3]] == [sys.executable, "-m", "molprof"] and "env" not in how and line[3] not in _ALONE
+        if is_command or [*line[:3]] == call_line("")[:3]:
+            become = functools.partial(_become, line, how.get("env"), how.get("pass_fds", ()), how.get("preexec_fn"))
             how["preexec_fn"] = functools.partial(end_with, become)
         super().__init__(line, **how)
 
 
-def _become(line: Sequence[str], environment: Mapping[str, str] | None, kept: Collection[int]) -> None:
-    """`python -c CODE ARGUMENTS` with these pipes and sockets, and no others, of the process that was copied."""
+def _become(
+    line: Sequence[str],
+    environment: Mapping[str, str] | None,
+    kept: Collection[int],
+    prepare: Callable[[], object] | None,
+) -> None:
+    """`python -c CODE` or `-m MODULE` with these pipes and sockets, and no others, of the process that was copied."""
+    if prepare:
+        prepare()
     null = os.open(os.devnull, os.O_RDWR)
     for number in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):  # of the list itself
@@ -57,7 +72,10 @@ def _become(line: Sequence[str], environment: Mapping[str, str] | None, kept: Co
     warnings.simplefilter("ignore")
     _, option, code, *sys.argv[1:] = line
     sys.argv[0] = option
-    exec(code, {"__name__": "__main__"})
+    if option == "-m":
+        runpy.run_path(str(Path(molprof.__file__).with_name("__main__.py")), run_name="__main__")
+    else:
+        exec(code, {"__name__": "__main__"})
 
 
 def end_with(call: Callable[[], Any]) -> None:

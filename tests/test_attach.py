@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -160,7 +161,7 @@ def test_an_interrupt_leaves_no_profiler_on(tmp_path: Path, server: Fake, number
         while "recorded pass" not in process.stderr.readline():
             pass
         while process.poll() is None and not (server.on and server.asked[-1][0] == "/v1/completions"):
-            pass  # until a request of that pass has come
+            time.sleep(0.01)  # until a request of that pass has come
         process.send_signal(number)
         rest = process.stderr.read()
         assert process.wait(60) == 130

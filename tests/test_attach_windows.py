@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def test_the_command_fills_a_history_and_an_interrupt_leaves_no_profiler_on(serv
     server.asked.clear()
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and not server.on:
-            pass
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         rest = process.communicate(timeout=60)[1]
         assert (process.returncode, "Traceback" in rest) == (130, False)

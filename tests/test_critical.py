@@ -147,7 +147,7 @@ def test_a_thread_takes_over_from_another(tmp_path: Path) -> None:
 
 
 GIVEN = ["traces/cpu-qwen-grammar.json.gz", "tests/goldens/given/gpu-eager.json.gz"]
-OTHERS = ["traces/h100_qwen1.5_0.5b", "traces/mi300x_vllm_piecewise_graph", "traces/v100_resnet_ddp"]
+OTHERS = ["traces/mi300x_vllm_piecewise_graph", "traces/v100_resnet_ddp"]
 
 
 @pytest.mark.parametrize("name", [*GIVEN, *OTHERS])

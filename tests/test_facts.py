@@ -12,6 +12,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 import plain_facts as plain
+import plain_links
 import pytest
 from hypothesis import strategies as st
 from plain_tables import ask, check
@@ -32,13 +33,15 @@ ROOT = Path(__file__).parent.parent
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 FOLDERS = ("traces", "more", "native", "ranks", "graphs", "pairs", "engines", "cases")
 TRACES = [
-    *ROOT.glob("traces/*.json.gz"),
+    *ROOT.glob("traces/h100-*a*-[gs]*.json.gz"),
+    *ROOT.glob("traces/cpu-*-grammar.json.gz"),
     *ROOT.glob("tests/goldens/given/[gr]*.json*"),
     *(path for folder in FOLDERS if CORPUS for path in Path(CORPUS, folder).glob("*.*")),
 ]
 TRACES = sorted(
     path for path in TRACES if re.search(r"(?<!answers)(?<!expected)(\.json|\.json\.gz|\.pftrace)$", path.name)
 )
+RUNS = int(os.environ.get("MOLPROF_FUZZ_RUNS", "10"))  # of whole traces
 few = hypothesis.settings(max_examples=100, deadline=None)
 QUEUES = ("not recorded", "queued", "nothing", "late")
 MOMENTS = st.integers(0, 24)
@@ -333,6 +336,7 @@ def test_chains(work: list[plain.Piece], forms: list[plain.Form]) -> None:
 def test_facts_of_recorded_traces(path: Path) -> None:
     with open_trace(path, all_args=False, stacks=False, partial=True) as (engine, _):
         check(engine)
+        plain_links.check(engine)
 
 
 @pytest.mark.parametrize("name", ["h100-llama", "h100-qwen-static-generic.graphs"])
@@ -377,7 +381,7 @@ def traces(draw: st.DrawFn) -> list[dict[str, Any]]:
     return events
 
 
-@hypothesis.settings(max_examples=25, deadline=None)
+@hypothesis.settings(max_examples=RUNS, deadline=None)
 @hypothesis.given(traces())
 def test_facts_of_random_traces(events: list[dict[str, Any]]) -> None:
     """With the slices of the reader, and with those that another engine with the same trace is asked for."""

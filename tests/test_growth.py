@@ -53,6 +53,25 @@ _INCLUDED = re.compile(r"INCLUDE PERFETTO MODULE (\S+);\s*")
 
 Costs = dict[str, dict[tuple[str, str], float]]  # of each command, by kind and by query or function
 
+# Shapes that stand in one trace, one after the other: half of what a small trace costs does not depend on its events.
+# At most one of them allocates; steps are apart, because comparisons look at nothing else where there are any.
+TOGETHER = (
+    "one_stream+two_threads+short_kernels+chains+allocations",
+    "streams+devices+devices_at_once+allocations_of_devices",
+    "threads+processes+idle_threads+allocations_in_ranges",
+    "operator_names+long_operator_names+argument_shapes+allocations_of_one_address",
+    "kernel_names+long_kernel_names+allocations_freed_in_reverse",
+    "queue+kernels_overlap_all+operators_overlap_all",
+    "one_correlation+one_time+no_length",
+    "no_kernels+nested_operators+nested_operators_all+nested_ranges+range_names",
+    "nested_functions_all+functions+function_names+module_names",
+    "steps+steps_on_the_gpu+steps_with_threads+allocations_of_steps",
+    "syncs+syncs_behind_a_queue+syncs_of_streams+stream_waits+copies",
+    "graph_replays+graph_replays_without_numbers+large_graphs+graphs_replayed_once",
+    "counters+counter_names+asynchronous+begins_and_ends+thread_names",
+    "flows+flows_of_one_number+collectives",
+)
+ALONE = sorted(SHAPES.keys() - {name for names in TOGETHER for name in names.split("+")})
 # Shapes with many of what numpy might look at one by one, and their least number of events.
 TIMED = ("streams", "devices")
 LONG_EVENTS = 3_000
@@ -159,7 +178,7 @@ def growth(shape: str, fixed: Costs, before: Costs, after: Costs, kinds: Collect
     return found
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [*TOGETHER, *ALONE])
 def test_twice_the_events_take_twice_the_work(
     shape: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -13,7 +13,7 @@ import plain_links as plain
 import pytest
 from hypothesis import strategies as st
 from plain_tables import ask
-from test_facts import TRACES
+from test_facts import RUNS
 from tiny_trace import report, slice_, work, write
 
 from molprof.analysis.facts.gaps import NONE
@@ -21,7 +21,6 @@ from molprof.analysis.facts.gpu_slices import NO_NUMBER
 from molprof.analysis.facts.links import LinkedCalls, link
 from molprof.analysis.facts.tables import install
 from molprof.analysis.reader.load import load_trace
-from molprof.analysis.reader.open import open_trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.common.errors import QueryError, TraceError
 
@@ -68,12 +67,6 @@ def test_work_belongs_to_the_call_with_its_number(
     )
 
 
-@pytest.mark.parametrize("path", TRACES, ids=lambda path: f"{path.parent.name}-{path.name.split('.')[0]}")
-def test_links_of_recorded_traces(path: Path) -> None:
-    with open_trace(path, all_args=False, stacks=False, partial=True) as (engine, _):
-        plain.check(engine)
-
-
 CALL_NAMES = (
     ("cuda_runtime", "cudaLaunchKernel"), ("cuda_runtime", "cudaGraphLaunch"), ("cuda_runtime", "cudaMemcpyAsync"),
     ("cuda_runtime", "cudaMemcpy"), ("cuda_runtime", "cudaStreamSynchronize"), ("cuda_driver", "cuLaunchKernelEx"),
@@ -107,7 +100,7 @@ def traces(draw: st.DrawFn) -> list[dict[str, Any]]:
     return events
 
 
-@hypothesis.settings(max_examples=25, deadline=None)
+@hypothesis.settings(max_examples=RUNS, deadline=None)
 @hypothesis.given(traces())
 def test_links_of_random_traces(events: list[dict[str, Any]]) -> None:
     """With the slices of the reader, and with those that another engine with the same trace is asked for."""

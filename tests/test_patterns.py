@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from captures import captured, settings
 
 from molprof import api
 from molprof.common.errors import UsageError
@@ -15,15 +14,15 @@ from molprof.profiler.capture.answers import checks_of, not_judged, problem_of
 from molprof.profiler.capture.capture import capture
 from molprof.profiler.constraints.json_schema import compiled
 from molprof.profiler.constraints.regular import NotRegular
-from molprof.profiler.molecules.prompts import Constraint
+from molprof.profiler.molecules.prompts import Constraint, read_texts
 from molprof.profiler.recording.tracefile import OutputFile
 
 NEITHER_READS = "(?<=a"
 
 
 def of_pattern(pattern: str, answer: str) -> str | None:
-    settings = CaptureSettings("llama", prompts="-", max_new_tokens=3)
-    return problem_of(checks_of(settings, Constraint("regex", pattern)), answer, "", cut=False)
+    asked = CaptureSettings("llama", prompts="-", max_new_tokens=3)
+    return problem_of(checks_of(asked, Constraint("regex", pattern)), answer, "", cut=False)
 
 
 def test_classes_of_unicode_are_judged() -> None:
@@ -46,20 +45,17 @@ def test_no_automaton_is_made_of_what_python_does_not_read() -> None:
 
 def test_without_an_engine_it_is_refused_before_anything_is_timed(tmp_path: Path) -> None:
     (tmp_path / "ask.txt").write_text("a")
-    settings = CaptureSettings("llama", prompts=str(tmp_path / "ask.txt"), max_new_tokens=3, regex=NEITHER_READS)
+    asked = CaptureSettings("llama", prompts=str(tmp_path / "ask.txt"), max_new_tokens=3, regex=NEITHER_READS)
     with pytest.raises(UsageError, match="no answer is judged by the regular expression"):
-        capture(settings, OutputFile(tmp_path / "out.json"))
+        capture(asked, OutputFile(tmp_path / "out.json"))
 
 
 @pytest.mark.parametrize("processor", ["llguidance", "table"])
 def test_an_engine_takes_it(tmp_path: Path, processor: str) -> None:
     pytest.importorskip("llguidance")
     (tmp_path / "ask.txt").write_text("a")
-    words = ["--prompts", "ask.txt", "--processor", processor, "--regex", r"\p{L}{2}", "--max-new-tokens", "8"]
-    words = [sys.executable, "-m", "molprof", "capture", "--model", "llama", *words, "--repeats", "1", "-o", "out.json"]
-    done = subprocess.run(words, cwd=tmp_path, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    run = api.report(tmp_path / "out.json").run
+    given = settings(processor=processor, regex=r"\p{L}{2}", prompts="ask.txt", max_new_tokens=8, repeats=1, warmup=0)
+    run = api.report(captured(tmp_path / "out.json", given, read_texts(tmp_path / "ask.txt", 1)).path).run
     assert run is not None
     (answer,) = run.sequences
     assert (len(answer.text), answer.text.isalpha(), answer.valid) == (2, True, True)

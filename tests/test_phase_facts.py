@@ -16,6 +16,7 @@ from certificate_data import CORPUS, needs_traces
 from hypothesis import strategies as st
 from plain_phases import Function, Mark, Moment
 from plain_tables import ask
+from test_facts import RUNS
 from test_queries import events_of, read_cases
 from tiny_trace import slice_, write
 
@@ -368,7 +369,7 @@ NAMES = {
 }
 
 
-@hypothesis.settings(max_examples=25, deadline=None)
+@hypothesis.settings(max_examples=RUNS, deadline=None)
 @hypothesis.given(
     some_marks(),
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 60), st.sampled_from(["argmax", "multinomial", "topk"]))),

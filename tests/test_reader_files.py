@@ -183,6 +183,7 @@ def test_a_stream_that_would_be_read_twice_is_refused(tmp_path: Path, molprof: C
     assert (result.returncode, result.stderr.splitlines()[0]) == (2, f"molprof: error: {message}")
 
 
+@pytest.mark.usefixtures("anew")
 @pytest.mark.parametrize("ending", ["whole", "interrupted"])
 def test_a_pipe_that_stalls_is_named_and_can_be_left(tmp_path: Path, ending: str) -> None:
     os.mkfifo(tmp_path / "pipe")

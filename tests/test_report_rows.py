@@ -109,6 +109,7 @@ def test_a_damaged_trace_of_a_folder_is_named_and_the_others_are_written(
     assert {path.name for path in (folder.parent / "out").glob("*")} == files
 
 
+@pytest.mark.usefixtures("anew")
 def test_an_interrupted_table_keeps_what_was_read(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     list(api.each_report([folder / "a.json"], Reading(cached=True)))

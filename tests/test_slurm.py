@@ -164,6 +164,20 @@ def test_a_task_that_others_push_aside_is_preempted(here: Path) -> None:
     assert states(ended(requeue(job, [0]))) == ["ok"]
 
 
+def test_what_slurm_refuses_leaves_nothing(here: Path, molprof: Cli) -> None:
+    write(here / "a.json", document())
+    refused = molprof("report", "a.json", "-o", "a.txt", "--submit", "slurm", "--slurm", "partition=nowhere")
+    assert refused.returncode == 3
+    assert "Slurm refused the job: invalid partition specified: nowhere; Batch job" in refused.stderr
+    assert "sbatch: error" not in refused.stderr
+    assert list((here / ".molprof/jobs").iterdir()) == []
+
+
+def test_a_task_beyond_its_time_has_timed_out(overdue: Job) -> None:
+    (task,) = ended(overdue).tasks
+    assert (task.state, (task.message or "").startswith("the limit was 0")) == ("timed out", True)
+
+
 def test_the_scheduler_is_killed_in_the_middle(here: Path, slurm: SlurmNode, molprof: Cli) -> None:
     job = submit(here / ".molprof/jobs", "report", [endless("a"), endless("b")], "slurm", ONE_CORE)
     until(job, running)
@@ -184,17 +198,3 @@ def test_the_scheduler_is_killed_in_the_middle(here: Path, slurm: SlurmNode, mol
     (here / "b.json").write_text(json.dumps(document()))
     assert states(ended(job)) == ["ok", "ok"]
     assert {path.name for path in here.glob("*.out.json")} == {"a.out.json", "b.out.json"}
-
-
-def test_what_slurm_refuses_leaves_nothing(here: Path, molprof: Cli) -> None:
-    write(here / "a.json", document())
-    refused = molprof("report", "a.json", "-o", "a.txt", "--submit", "slurm", "--slurm", "partition=nowhere")
-    assert refused.returncode == 3
-    assert "Slurm refused the job: invalid partition specified: nowhere; Batch job" in refused.stderr
-    assert "sbatch: error" not in refused.stderr
-    assert list((here / ".molprof/jobs").iterdir()) == []
-
-
-def test_a_task_beyond_its_time_has_timed_out(overdue: Job) -> None:
-    (task,) = ended(overdue).tasks
-    assert (task.state, (task.message or "").startswith("the limit was 0")) == ("timed out", True)
