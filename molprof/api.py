@@ -230,10 +230,10 @@ def origins(
 ) -> tuple[Origins, Opened, Notes]:
     """Return the origin of GPU work, and the graphs that the trace replays, opened with another trace.
 
-    capture: the trace in which the graphs were captured. names_from: in place of it, the trace of a run of the same
-    program with graphs off. peaks: as for `roofline`, of a trace without either. Third are notes about the trace.
-    Raises TraceError where it replays no graph, `capture` captures none, `names_from` replays graphs or has no steps,
-    or peaks are given and no shapes are recorded; NotComparableError where `names_from` is of another program.
+    capture: the trace in which the graphs were captured, or a folder of such traces. names_from: in place of it, the
+    trace of a run of the same program with graphs off. peaks: as for `roofline`, of a trace without either. Third are
+    notes about the trace. Raises TraceError where it replays no graph, `capture` captures none, `names_from` replays
+    graphs or has no steps, or peaks lack shapes; NotComparableError where `names_from` is of another program.
     """
     from molprof.analysis.origin.opened import read_opened
     from molprof.analysis.reader.source import records_shapes
@@ -248,16 +248,17 @@ def origins(
         with _load(names_from, reading) as other:
             run = other.read(read_run, stacks=True, all_args=True)
         with _load(path, reading) as trace:
-            origin, opened = trace.read(lambda engine, info: read_named(engine, info, run), stacks=True, all_args=True)
-            return origin, opened, tuple(trace.info.notes())
-    segments, name = _segments(capture, reading), None if capture is None else str(capture)
+            both = trace.read(lambda engine, info: read_named(engine, info, run), stacks=True, all_args=True)
+            return *both, tuple(trace.info.notes())
+    name = None if capture is None else str(capture)
     shapes = records_shapes(Path(path))
     if peaks and not shapes:
         raise TraceError(f"{path} has no shapes, so that peaks cannot be applied", hint=RECORD_SHAPES)
     with _load(path, reading) as trace:
         # Grid sizes, which a capture is compared by, are in no report; nor are shapes.
         layers = {"stacks": True, "all_args": shapes or capture is not None}
-        origin, opened = trace.read(lambda engine, info: read_opened(engine, info, name, segments), **layers)
+        segments, remarks = _segments(capture, reading, trace, layers)
+        origin, opened = trace.read(lambda engine, info: read_opened(engine, info, name, segments, remarks), **layers)
         if shapes and capture is None:
             origin = replace(origin, pieces=trace.read(partial(read_pieces, given=peaks), **layers))
         return origin, opened, tuple(trace.info.notes())
@@ -268,33 +269,42 @@ def roofline(
 ) -> tuple[Roofline, Notes]:
     """Return the least and the recorded time of the GPU's work, by operator and arguments; and notes about the trace.
 
-    peaks: of the device, such as `bf16=989`, in place of those known by its name. capture: the trace in which the
-    graphs that it replays were captured. Raises TraceError where no GPU work is recorded, no graph is replayed or
-    captured.
+    peaks: of the device, such as `bf16=989`, in place of those known by its name. capture: as for `origins`. Raises
+    TraceError where no GPU work is recorded, no graph is replayed or captured.
     """
     from molprof.analysis.origin.opened import captured_calls, read_opened
     from molprof.analysis.roofline.peaks import peaks_of
     from molprof.analysis.roofline.read import read_roofline
 
     peaks_of(None, peaks)
-    segments = _segments(capture, reading)
+    layers = {"stacks": True, "all_args": True}
 
     def read(engine: TraceProcessor, info: TraceInfo) -> Roofline:
         calls = captured_calls(read_opened(engine, info, str(capture), segments)[1]) if segments else {}
         return read_roofline(engine, info, peaks, calls)
 
     with _load(path, reading) as trace:
-        return trace.read(read, stacks=True, all_args=True), tuple(trace.info.notes())
+        segments, remarks = _segments(capture, reading, trace, layers)
+        return trace.read(read, **layers), (*trace.info.notes(), *remarks)
 
 
-def _segments(capture: Path | None, reading: Reading | None) -> list[Segment]:
-    """Return the graphs that a trace captures; none without one."""
+def _segments(
+    capture: Path | None, reading: Reading | None, trace: Trace, layers: Mapping[str, bool]
+) -> tuple[list[Segment], list[str]]:
+    """Return the graphs that a trace captures, or those of a folder, and remarks on the folder; none without one."""
     from molprof.analysis.origin.capture import read_segments
+    from molprof.analysis.origin.folder import read_folder
+    from molprof.analysis.origin.opened import replayed_batches
+    from molprof.analysis.ranks.read import file_rank
 
-    if capture is None:
-        return []
-    with _load(capture, reading) as other:
-        return other.read(read_segments, stacks=True, all_args=True)
+    def read(file: Path) -> list[Segment]:
+        with _load(file, reading) as other:
+            return other.read(read_segments, stacks=True, all_args=True)
+
+    if capture is None or not capture.is_dir():
+        return [] if capture is None else read(capture), []
+    batches = trace.read(lambda engine, _: replayed_batches(engine), **layers)
+    return read_folder(capture, set(batches.values()), trace.path, read, file_rank)
 
 
 def called_operators(path: AnyPath, reading: Reading | None = None) -> tuple[tuple[ScriptCall, ...], Notes]:

@@ -19,7 +19,7 @@ INCLUDE PERFETTO MODULE molprof.marked_phases;
 INCLUDE PERFETTO MODULE molprof.step_marks;
 INCLUDE PERFETTO MODULE molprof.tokens;
 
--- Annotations that are steps.
+-- Annotations that may be steps. Some programs write two for each, one inside the other.
 CREATE PERFETTO TABLE _molprof_step_annotation AS
 SELECT
   step.id,
@@ -41,6 +41,14 @@ SELECT
     _molprof_number!(SUBSTR(mark.name, INSTR(mark.name, '_generation_')), 'sk'),
     _molprof_number!(mark.name, ' g_sk=')
   ) AS generation_length,
+  -- Sums over the sequences: the square of what is computed of each, and that times its length.
+  IIF(mark.source = 'vllm', _molprof_number!(mark.name, 'sqsq'), _molprof_number!(mark.name, ' c_sqsq=')) AS context_squares,
+  IIF(mark.source = 'vllm', _molprof_number!(mark.name, 'sqsk'), _molprof_number!(mark.name, ' c_sqsk=')) AS context_pairs,
+  IIF(
+    mark.source = 'vllm',
+    _molprof_number!(SUBSTR(mark.name, INSTR(mark.name, '_generation_')), 'sqsk'),
+    _molprof_number!(mark.name, ' g_sqsk=')
+  ) AS generation_pairs,
   -- SGLang's EXTEND or DECODE.
   REPLACE(SUBSTR(mark.name, 6, INSTR(mark.name || ' ', ' ') - 6), ']', '') AS mode,
   EXISTS(SELECT 1 FROM molprof_annotation WHERE role = 'step' AND name GLOB 'step[[]TARGET_VERIFY*') AS has_drafts,
@@ -49,8 +57,9 @@ SELECT
   _molprof_number!(mark.name, ' g=') AS mixed_generation,
   IFNULL(_molprof_number!(mark.name, ' toks='), _molprof_number!(mark.name, ' c_sq=')) AS extend_tokens,
   _molprof_number!(mark.name, ' g_sq=') AS verified_tokens
-FROM _molprof_fact_step AS step
+FROM molprof_step_mark AS step
 JOIN molprof_annotation AS mark USING (id)
+WHERE step.form = 'annotation'
 ORDER BY step.id;
 
 -- Sequences and tokens of steps, by their names.
@@ -76,6 +85,14 @@ SELECT
   END AS generating_sequences,
   context_length,
   generation_length,
+  -- Null where the name has no sums of a kind of sequences that the step has.
+  IIF(form = 'vllm', context_tokens, IIF(mode = 'DECODE', 0, extend_tokens)) AS context_tokens,
+  IIF(form = 'vllm', generation_tokens, IIF(mode = 'EXTEND', 0, IFNULL(verified_tokens, batch_size))) AS generation_tokens,
+  IIF(mode = 'DECODE', 0, context_squares) AS context_squares,
+  IIF(mode = 'DECODE', 0, context_pairs) AS context_pairs,
+  IIF(mode = 'EXTEND', 0, generation_pairs) AS generation_pairs,
+  -- What an engine chooses a graph by: vllm the tokens of the batch, sglang its sequences.
+  IIF(form = 'vllm', context_tokens + generation_tokens, batch_size) AS graph_size,
   -- Where several tokens of a sequence are computed, some are drafts, of which any number is accepted. Where drafts are
   -- verified, a DECODE may be of the draft model, and generate nothing.
   CASE

@@ -267,7 +267,7 @@ def opened_sections(opened: Opened) -> list[Section]:
     none = () if unknown.rows else ("none",)
     sentences = (_told(graph, opened.run is not None) for graph in opened.graphs)
     return [
-        Section("Kernels of graphs opened", (*sentences, *_agreeing(opened), _MEANING), shares),
+        Section("Kernels of graphs opened", (*opened.remarks, *sentences, *_agreeing(opened), _MEANING), shares),
         *(
             Section(f"Graph {graph.number} opened", table=table_of(_folded(graph, opened.places), *_POSITION))
             for graph in opened.graphs
@@ -320,7 +320,7 @@ def opened_data(opened: Opened) -> dict[str, Any]:
         ("unused_nodes", "unused", ("operator", "name")), ("positions", lambda item: [*_folded(item, opened.places)]),
     )  # fmt: skip
     return named(
-        opened, "capture", ("names_from", "run"),
+        opened, "capture", "remarks", ("names_from", "run"),
         ("segments", "segments", ("name", ("nodes", lambda item: len(item.nodes)))), ("known", _shares),
         ("graphs", "graphs", graph), ("unknown", _without),
         ("differences", "differences", ("graph", "here", "there", "times")),

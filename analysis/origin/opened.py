@@ -6,13 +6,14 @@ A graph is named from the captures in a trace of their own, and by the annotatio
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import msgspec
 
 from molprof.analysis.origin.capture import grid_sql, sizes
+from molprof.analysis.origin.folder import padded
 from molprof.analysis.origin.match import EXACT, CapturedCall, KnownOrigin, Named, Node, Segment, name_kernels
 from molprof.analysis.origin.paths import StackFrame
 from molprof.analysis.origin.read import Origins, origins_of
@@ -41,6 +42,20 @@ WHERE ancestor.category = 'user_annotation' AND ancestor.name NOT GLOB 'Profiler
 GROUP BY replay.launch_id
 """,
 )
+# The sizes of the batches that the launches are for, where names of steps tell them.
+_BATCHES = Query(
+    "steps",
+    """
+INCLUDE PERFETTO MODULE molprof.graph_nodes;
+SELECT DISTINCT replay.launch_id, size.graph_size
+FROM molprof_graph_replay AS replay
+JOIN ancestor_slice(replay.launch_id) AS ancestor
+JOIN _molprof_step_size AS size ON size.id = ancestor.id
+WHERE size.graph_size IS NOT NULL
+ORDER BY replay.launch_id
+""",
+)
+_DIGITS = 10  # as long a number is no batch size
 
 
 class NodeWork(NamedTuple):
@@ -87,7 +102,7 @@ class GraphDifference(NamedTuple):
 class Opened:
     """Graphs with named kernels, and the source of the names."""
 
-    capture: str | None  # path of the trace with the capture phase
+    capture: str | None  # path of the trace with the capture phase, or of the folder with those of several
     segments: tuple[Segment, ...]
     graphs: tuple[Graph, ...]
     places: dict[int, KnownOrigin]  # by slice of the work
@@ -95,22 +110,30 @@ class Opened:
     differences: tuple[GraphDifference, ...] = ()
     # Of work outside graphs that was paired with the run's, and has an operator in both: the same one, and all.
     agreeing: tuple[int, int] = (0, 0)
+    remarks: tuple[str, ...] = ()  # on a folder of captures: what of it is read, and what it lacks
 
 
 def read_opened(
-    engine: TraceProcessor, info: TraceInfo, capture: str | None = None, segments: Sequence[Segment] = ()
+    engine: TraceProcessor,
+    info: TraceInfo,
+    capture: str | None = None,
+    segments: Sequence[Segment] = (),
+    remarks: Sequence[str] = (),
 ) -> tuple[Origins, Opened]:
     """Return the origins of a trace that was loaded with stacks, its graphs opened with the captures in another trace.
 
-    capture: path of that trace. Raises TraceError where there is one, and no graph is replayed.
+    capture: path of that trace. remarks: on the segments. Raises TraceError where there is one, and no graph is
+    replayed.
     """
     by_graph = graph_work(engine)
     if capture is not None and not by_graph:
         raise TraceError(f"{info.path} replays no graph", hint="leave out --graph-capture")
     ranges: dict[int, str] = dict(query_rows(engine, _RANGES)[1]) if segments and by_graph else {}
+    batches = replayed_batches(engine) if segments and by_graph else {}
+    captured = {int(size) for segment in segments for size in segment.sizes if len(size) < _DIGITS}
     origin_of: dict[int, KnownOrigin] = {}
     graphs = []
-    replayed = [_replayed(works, ranges) for works in by_graph.values()]
+    replayed = [_replayed(works, ranges, batches, captured) for works in by_graph.values()]
     for works, named in zip(by_graph.values(), name_kernels(replayed, segments), strict=True):
         position_of = {work.id: work.position for work in works}
         index_of = {position_of[node.id]: index for index, node in enumerate(named.work.nodes)}
@@ -118,16 +141,30 @@ def read_opened(
             origins = named.places[work.replay % len(named.places)]
             origin_of[work.id] = annotated(origins.get(index_of.get(work.position, -1), KnownOrigin()), work)
         graphs.append(graph_of(works, [named]))
-    opened = Opened(capture, tuple(segments), tuple(graphs), origin_of)
+    opened = Opened(capture, tuple(segments), tuple(graphs), origin_of, remarks=tuple(remarks))
     return with_captured(origins_of(engine, info), opened), opened
 
 
-def _replayed(works: Sequence[NodeWork], ranges: dict[int, str]) -> Segment:
-    """Return the first replay of a graph, with the sizes in the names of ranges of all its launches."""
+def replayed_batches(engine: TraceProcessor) -> dict[int, int]:
+    """Return the size of the batch of each launch of a graph, where the name of its step tells it."""
+    return dict(query_rows(engine, _BATCHES)[1])
+
+
+def _replayed(
+    works: Sequence[NodeWork], ranges: dict[int, str], batches: dict[int, int], captured: Collection[int]
+) -> Segment:
+    """Return the first replay of a graph, with the sizes of the graphs that its launches can be of.
+
+    Those are the captured sizes that the batches fit into, or numbers in the ranges around the launches.
+    """
     first = [work for work in works if work.replay == 0]
     if all(work.node_id is not None for work in first):
         first.sort(key=lambda work: work.node_id or 0)  # nodes are numbered in the order of the capture
-    around = frozenset().union(*(sizes(ranges.get(launch, "")) for launch in {work.launch_id for work in works}))
+    launches = {work.launch_id for work in works}
+    fits = {batches[launch]: padded(batches[launch], captured) for launch in launches if launch in batches}
+    around = frozenset(str(fit or batch) for batch, fit in fits.items())
+    if not around:
+        around = frozenset().union(*(sizes(ranges.get(launch, "")) for launch in launches))
     return Segment(
         name="",
         nodes=tuple(Node(work.id, work.category, work.name, work.grid) for work in first),

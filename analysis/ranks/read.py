@@ -211,6 +211,12 @@ def told_rank(path: Path) -> int | None:
     return int(match[1]) if match else None
 
 
+def file_rank(path: Path) -> int | None:
+    """Return the rank that a trace names before its events, or its file's name tells; else None."""
+    rank = told_rank(path)
+    return _named_rank(path) if rank is None else rank
+
+
 def _named_rank(path: Path) -> int | None:
     """Return the rank in the name of a file, or of its folder; else None."""
     path = path.absolute()

@@ -13,7 +13,9 @@ import math
 import re
 from collections.abc import Iterable
 
+from molprof.analysis.roofline import serving
 from molprof.analysis.roofline.operands import ELEMENT_BYTES, Operands
+from molprof.analysis.roofline.paged import PAGED, Batch
 from molprof.analysis.roofline.products import (
     Formula,
     LeastWork,
@@ -33,20 +35,34 @@ _FLOATS = ("double", "float", "c10::BFloat16", "c10::Half")
 _ORDER = ("bool", "unsigned char", "signed char", "short int", "int", "long int", "c10::Half", "c10::BFloat16", "float")
 # Of operators that touch a part of a tensor, in the name that inductor gives a kernel of several.
 _PARTLY = re.compile(r"_(?:index|embedding|gather|scatter|slice|select|narrow|split)(?:_|$)")
+# The number that SGLang's profile of shapes gives a name.
+_NUMBERED = re.compile(r"^(sglang_profiler::\w+?)_\d+$")
 _RANK = {name: rank for rank, name in enumerate((*_ORDER, "double"))}
 
 
-def work_of(operator: str, operands: Operands, listed_bytes: int | None = None) -> LeastWork | None:
-    """Return the least work of a call with these arguments; None without a formula, or without shapes.
+def is_paged(operator: str) -> bool:
+    """Return True for attention over a cache in pages, whose work depends on the sequences of its step."""
+    return _NUMBERED.sub(r"\1", operator) in PAGED
 
-    listed_bytes: bytes of an element of listed tensors, whose type is not recorded.
+
+def work_of(
+    operator: str, operands: Operands, listed_bytes: int | None = None, batch: Batch | None = None
+) -> LeastWork | None:
+    """Return the least work of a call with these arguments; None without a formula for the operator, or without shapes.
+
+    listed_bytes: bytes of an element of listed tensors, whose type is not recorded. batch: the sequences of its step,
+    which attention over a cache in pages needs.
     """
-    if (formula := FORMULAS.get(operator) or _by_prefix(operator)) is None:
-        return None
+    operator = _NUMBERED.sub(r"\1", operator)
+    paged = PAGED.get(operator)
+    formula = FORMULAS.get(operator) or _by_prefix(operator)
+    work: LeastWork | None = None
     try:
-        if operator in LISTED:
+        if paged is not None:
+            work = paged(operands, batch) if batch is not None else None
+        elif operator in LISTED:
             work = None if listed_bytes is None else _cat(operands, listed_bytes)
-        else:
+        elif formula is not None:
             work = formula(operands)
     # Other arguments than the operator has, or without shapes or types.
     except (IndexError, KeyError, ValueError, ZeroDivisionError):
@@ -372,18 +388,22 @@ def _declared() -> dict[str, Formula]:
         "_C::rms_norm": _norm_into,
         "_C::fused_add_rms_norm": _add_norm,
         "_C::static_scaled_fp8_quant": _quantized,
+        "_C_cache_ops::reshape_and_cache": _into_cache,
         "_C_cache_ops::reshape_and_cache_flash": _into_cache,
+        "_C_cache_ops::concat_and_cache_mla": _into_cache,
         "sgl_kernel::rmsnorm": _norm_into,
         "sgl_kernel::fused_add_rmsnorm": _add_norm,
         "sglang::store_cache": _into_cache,
         "aiter::rmsnorm": _norm_into,
         "aiter::add_rmsnorm": _add_norm_into,
+        "aiter::rmsnorm2d_fwd_with_add_ck": _add_norm_into,
+        "aiter::rms_norm": _layer_norm,
         "aiter::gemm_a16w16": linear,
     }
     for library in ("_C", "sgl_kernel"):
         engines |= {f"{library}::{name}_and_mul": _gated for name in ("silu", "gelu", "gelu_tanh")}
         engines[f"{library}::rotary_embedding"] = _rotary
-    return {**{f"aten::{name}": formula for name, formula in formulas.items()}, **engines}
+    return {**{f"aten::{name}": formula for name, formula in formulas.items()}, **engines, **serving.FORMULAS}
 
 
 FORMULAS = _declared()

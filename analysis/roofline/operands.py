@@ -20,7 +20,7 @@ TYPES = {
     "c10::complex<float>": ("complex64", 8), "c10::complex<double>": ("complex128", 16),
     "c10::Float8_e4m3fn": ("float8_e4m3fn", 1), "c10::Float8_e4m3fnuz": ("float8_e4m3fnuz", 1),
     "c10::Float8_e5m2": ("float8_e5m2", 1), "c10::Float8_e5m2fnuz": ("float8_e5m2fnuz", 1),
-    "c10::Float8_e8m0fnu": ("float8_e8m0fnu", 1),
+    "c10::Float8_e8m0fnu": ("float8_e8m0fnu", 1), "c10::Float4_e2m1fn_x2": ("float4_e2m1fn_x2", 1),
 }  # fmt: skip
 ELEMENT_BYTES = {name: size for name, (_, size) in TYPES.items()}
 _LIST = "TensorList"

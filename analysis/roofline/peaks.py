@@ -10,13 +10,14 @@ from molprof.common.errors import UsageError
 
 MEMORY = "memory"
 VECTOR = "fp32"  # what is not a product of matrices
+FP4 = "fp4"
 # Kinds of numbers that are multiplied, by the types that torch.profiler writes.
 KINDS = {
     "c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "double": "fp64", "signed char": "int8",
     "unsigned char": "int8", "c10::Float8_e4m3fn": "fp8", "c10::Float8_e4m3fnuz": "fp8", "c10::Float8_e5m2": "fp8",
-    "c10::Float8_e5m2fnuz": "fp8",
+    "c10::Float8_e5m2fnuz": "fp8", "c10::Float4_e2m1fn_x2": FP4,
 }  # fmt: skip
-NAMES = (MEMORY, "bf16", "fp16", "tf32", "fp8", "int8", "fp32", "fp64")
+NAMES = (MEMORY, "bf16", "fp16", "tf32", "fp8", FP4, "int8", "fp32", "fp64")
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,10 @@ def _peaks(
 
 # By device name, the first that fits. Dense figures (without sparsity), at boost clock, of the vendors' data sheets.
 DEVICES: tuple[tuple[str, Peaks], ...] = (
-    ("*GB200*", _peaks("NVIDIA GB200 data sheet", 8.0, 2500, 80, 186, fp8=5000, tf32=1250, int8=5000, fp64=40)),
-    ("*B200*", _peaks("NVIDIA DGX B200 data sheet", 8.0, 2250, 75, 180, fp8=4500, tf32=1125, int8=4500, fp64=37)),
+    ("*GB200*",
+     _peaks("NVIDIA GB200 data sheet", 8.0, 2500, 80, 186, fp8=5000, fp4=10000, tf32=1250, int8=5000, fp64=40)),
+    ("*B200*",
+     _peaks("NVIDIA DGX B200 data sheet", 8.0, 2250, 75, 180, fp8=4500, fp4=9000, tf32=1125, int8=4500, fp64=37)),
     ("*H200*", _peaks("NVIDIA H200 data sheet, SXM", 4.8, 989, 67, 141, fp8=1979, tf32=494.5, int8=1979, fp64=67)),
     ("*H100 PCIe*", _peaks("NVIDIA H100 data sheet, PCIe", 2.0, 756, 51, 80, fp8=1513, tf32=378, int8=1513, fp64=51)),
     ("*H100 NVL*", _peaks("NVIDIA H100 data sheet, NVL", 3.9, 835.5, 60, 94, fp8=1671, tf32=417.5, int8=1671, fp64=60)),
@@ -65,7 +68,9 @@ DEVICES: tuple[tuple[str, Peaks], ...] = (
     ("*V100*SXM*", _peaks("NVIDIA V100 data sheet, SXM2", 0.9, None, 15.7, fp16=125, fp64=7.8)),
     ("*V100*", _peaks("NVIDIA V100 data sheet, PCIe", 0.9, None, 14, fp16=112, fp64=7)),
     ("*Tesla T4*", _peaks("NVIDIA T4 data sheet", 0.32, None, 8.1, 16, fp16=65, int8=130)),
-    ("*MI355X*", _peaks("AMD Instinct MI355X data sheet", 8.0, 2516.6, 157.3, 288, fp8=5033.2, int8=5033.2, fp64=78.6)),
+    ("*MI355X*",
+     _peaks("AMD Instinct MI355X data sheet", 8.0, 2516.6, 157.3, 288, fp8=5033.2, fp4=10066.3, int8=5033.2,
+            fp64=78.6)),
     ("*MI325X*",
      _peaks("AMD Instinct MI325X data sheet", 6.0, 1307.4, 163.4, 256, fp8=2614.9, tf32=653.7, int8=2614.9)),
     ("*MI300X*",

@@ -16,8 +16,9 @@ from molprof.analysis.facts.number_types import number_type
 from molprof.analysis.facts.work import COMMUNICATION as COMMUNICATION_CLASSES
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.reader import TraceInfo
-from molprof.analysis.roofline.formulas import work_of
+from molprof.analysis.roofline.formulas import is_paged, work_of
 from molprof.analysis.roofline.operands import Operands, arguments_text, read_operands
+from molprof.analysis.roofline.paged import Batch, cache_bytes, read_batches
 from molprof.analysis.roofline.peaks import Peaks, peaks_of
 from molprof.analysis.roofline.products import ATTENTION, CONVOLUTION, MATMUL, LeastWork
 from molprof.analysis.trace_processor import TraceProcessor
@@ -157,7 +158,7 @@ def read_pieces(engine: TraceProcessor, info: TraceInfo, given: Sequence[str] = 
     given: peaks in place of those known (`peaks_of`). None where the peaks of the device are not known, or devices
     differ and none are given. Loaded as for `read_roofline`.
     """
-    work = read_frame(engine, "work", "id dur name category class operator_id in_graph device")
+    work = read_frame(engine, "work", "id dur name category class operator_id in_graph device step_id")
     names = {_device_name(info, number) for number in dict.fromkeys(work["device"].tolist())}
     peaks = peaks_of(names.pop() if len(names) == 1 else None, given)
     if peaks.memory_tbps is None:
@@ -182,6 +183,7 @@ class _OperatorCalls:
     chains: Mapping[int, tuple[int, ...]]
     names: Mapping[int, str]
     operands: Mapping[int, Operands]
+    batches: Mapping[int, Batch]  # the sequences of steps, where attention over a cache in pages needs them
 
 
 def _read_calls(engine: TraceProcessor, work: Frame, captured: Mapping[int, Captured]) -> _OperatorCalls:
@@ -195,7 +197,12 @@ def _read_calls(engine: TraceProcessor, work: Frame, captured: Mapping[int, Capt
             names[at], callers[at], operands[at] = name, around[0], given_operands
     chains = {item: tuple(ancestors(item, callers)) for item in set(work["operator_id"].tolist()) if item is not None}
     operands |= read_operands(engine, {item for chain in chains.values() for item in chain if item >= 0})
-    return _OperatorCalls(chains, {key: str(name) for key, name in names.items()}, operands)
+    texts = {key: str(name) for key, name in names.items()}
+    batches: dict[int, Batch] = {}
+    if any(is_paged(texts[at]) for at in operands):
+        stored = cache_bytes((texts[at], item) for at, item in operands.items())
+        batches = {step: batch._replace(cache_bytes=stored) for step, batch in read_batches(engine).items()}
+    return _OperatorCalls(chains, texts, operands, batches)
 
 
 def _device_name(info: TraceInfo, number: Any) -> str | None:
@@ -218,10 +225,10 @@ def _called(work: Frame, calls: _OperatorCalls) -> list[_WorkCall]:
     columns = [work[name].tolist() for name in ("operator_id", "name", "class", "category", "in_graph")]
     sizes = listed_bytes(work)
     owners = {}
+    steps = dict(zip(work["operator_id"].tolist(), work["step_id"].tolist(), strict=True))
     for item, chain in calls.chains.items():
-        each = (
-            (at, work_of(calls.names[at], calls.operands[at], sizes.get(item))) for at in chain if at in calls.operands
-        )
+        about = sizes.get(item), calls.batches.get(steps[item])
+        each = ((at, work_of(calls.names[at], calls.operands[at], *about)) for at in chain if at in calls.operands)
         owners[item] = next(((at, one) for at, one in each if one is not None), (item, None))
     for row, (item, name, kind, category, in_graph) in enumerate(zip(*columns, strict=True)):
         if kind in COMMUNICATION_CLASSES:

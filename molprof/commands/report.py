@@ -75,9 +75,10 @@ def command(
     be read, it is named, the others are reported, and the exit code is 3. Write ./by for a trace that
     has the name of a command below.
 
-    --graph-capture names the trace in which the CUDA or HIP graphs that TRACE replays were captured: each kernel of a
-    graph gets operator, shapes, module and Python function, and how sure that is. --names-from does so with a trace
-    of another run of the same program with graphs off, whose kernels are aligned with those of the graphs.
+    --graph-capture names the trace in which the CUDA or HIP graphs that TRACE replays were captured, or a folder of
+    such traces (capture_traces of vLLM and SGLang): each kernel of a graph gets operator, shapes, module and Python
+    function, with how sure that is. --names-from does so with a trace of another run of the same program with graphs
+    off, whose kernels are aligned with those of the graphs.
 
     \b
     Examples:

@@ -34,7 +34,8 @@ from molprof.common.errors import MolprofError, UsageError
 Reader = tuple[Callable[[Path, Reading], Sequence[Any]], Callable[[Any], Document]]
 _capture_option = click.option(
     "--graph-capture", type=TRACE, metavar="CAPTURE",
-    help="Open the graphs that TRACE replays with CAPTURE, the trace in which they were captured.",
+    help="Open the graphs that TRACE replays with CAPTURE, the trace in which they were captured, or a folder of such "
+    "traces, of which those of its batch sizes and rank are read.",
 )  # fmt: skip
 _names_option = click.option(
     "--names-from", type=TRACE, metavar="RUN",
