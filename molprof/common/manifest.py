@@ -35,6 +35,9 @@ PHASES = (*SETUP_PHASES, "prefill", *STEP_PHASES, "text")
 BETWEEN = "between"
 CHOICE_LETTERS = {"copy": "c", "free": "f", "open": "o"}
 KIND_LETTERS = {"free": "f", "copy": "c", "junk": "j", "filler": "l", "eos": "e"}
+# Where a token stood: forced: its mask left no other; else nothing constrained it, it began in what begins or ends a
+# tag, or it was inside of a schema or grammar.
+STOOD = {"free": "f", "tag": "t", "forced": "o", "inside": "i"}
 # From these on, on the median over the timed passes, times are in doubt.
 BUSY_CORES = 0.25
 _STEAL_RATIO = 0.02
@@ -251,6 +254,7 @@ class SequenceRun(Struct, frozen=True):
     step_tokens: list[int] | None = None
     masked: MaskedLogits | None = None  # `masked_logits` by kind; None without a processor, or if not recorded
     forced: str | None = None  # of each token 1 where the mask left no other, else 0; None where `masked` is
+    stood: str | None = None  # of each token a letter of `STOOD`; None where no engine's own masks were filled again
     drafts: Drafts | None = None  # None without an assistant
     joined: int | None = None  # of a request that joined its batch, the step that computed it first; else None
     arrived: int | None = None  # the step before which it arrived; None or 0: when its batch began
