@@ -35,9 +35,6 @@ PHASES = (*SETUP_PHASES, "prefill", *STEP_PHASES, "text")
 BETWEEN = "between"
 CHOICE_LETTERS = {"copy": "c", "free": "f", "open": "o"}
 KIND_LETTERS = {"free": "f", "copy": "c", "junk": "j", "filler": "l", "eos": "e"}
-# Where a token stood: forced: its mask left no other; else nothing constrained it, it began in what begins or ends a
-# tag, or it was inside of a schema or grammar.
-STOOD = {"free": "f", "tag": "t", "forced": "o", "inside": "i"}
 # From these on, on the median over the timed passes, times are in doubt.
 BUSY_CORES = 0.25
 _STEAL_RATIO = 0.02
@@ -244,8 +241,9 @@ class SequenceRun(Struct, frozen=True):
     malformed_blocks: int = 0  # blocks that do not begin with three decimal numbers
     masked_logits: int | None = None  # tokens made impossible for this row, over all steps; None without a processor
     template: TemplateCounts | None = None  # None without a processor, or if it does not fix the length of the answer
-    # malformed blocks, 0 or 1, that the bound on new tokens cut short; None if not recorded
-    cut_blocks: int | None = None
+    cut_blocks: int | None = (
+        None  # malformed blocks, 0 or 1, that the bound on new tokens cut short; None: not recorded
+    )
     # tokens that the coordinates of each block need; the least, of a malformed block that can become `x,y,z`; None of
     # other malformed blocks and of one that was never closed. None if not recorded
     needed_per_block: list[int | None] | None = None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
-from molprof.common.manifest import STOOD
+from molprof.common.answer_counts import STOOD
 from molprof.profiler.models.target import TokenBytes
 
 Format = dict[str, Any]
