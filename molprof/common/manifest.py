@@ -241,9 +241,7 @@ class SequenceRun(Struct, frozen=True):
     malformed_blocks: int = 0  # blocks that do not begin with three decimal numbers
     masked_logits: int | None = None  # tokens made impossible for this row, over all steps; None without a processor
     template: TemplateCounts | None = None  # None without a processor, or if it does not fix the length of the answer
-    cut_blocks: int | None = (
-        None  # malformed blocks, 0 or 1, that the bound on new tokens cut short; None: not recorded
-    )
+    cut_blocks: int | None = None  # malformed blocks, 0 or 1, that the bound on tokens cut short; None: not recorded
     # tokens that the coordinates of each block need; the least, of a malformed block that can become `x,y,z`; None of
     # other malformed blocks and of one that was never closed. None if not recorded
     needed_per_block: list[int | None] | None = None
