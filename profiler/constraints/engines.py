@@ -207,11 +207,15 @@ class XGrammar(EngineProcessor):
 
     def prepare(self, target: ProcessorTarget) -> int | None:
         """Make the tokenizer's vocabulary, and return the time that it took, ns."""
-        vocabulary = self.package.TokenizerInfo.from_huggingface(target.tokenizer, vocab_size=target.logits_width)
+        self._vocabulary = self.package.TokenizerInfo.from_huggingface(target.tokenizer, vocab_size=target.logits_width)
         # No cache between molecules: it would never hit, and timed passes must pay for what they compile.
-        self._compiler = self.package.GrammarCompiler(vocabulary, cache_enabled=False)
+        self.keep_compiled(False)
         self._filler = self.package.BatchGrammarMatcher()
         return None
+
+    def keep_compiled(self, keep: bool) -> None:
+        """Begin a new compiler, which keeps what it compiles, also the parts that grammars share, or nothing."""
+        self._compiler = self.package.GrammarCompiler(self._vocabulary, cache_enabled=keep)
 
     def matchers(self, constraint: Constraint) -> Callable[[], Any]:
         """Compile a constraint, and return the maker of its matchers."""

@@ -131,7 +131,8 @@ class _Spans:
         """Free text up to a trigger, and the tag that it begins, over and over."""
         tags = form.get("tags") or [{"begin": rule[0], "content": rule[1], "end": []} for rule in form["rules"]]
         begins = {self._literal(tag["begin"]): tag for tag in tags}
-        triggers = self._literals(form.get("triggers") or form.get("trigger_tokens") or list(begins))
+        given = form.get("triggers") or form.get("trigger_tokens")
+        triggers = self._literals(given) if given else tuple(begins)
         while at < len(self._text):
             end = self._find(at, (*triggers, *stops))
             at = self._mark(_FREE, at, end)

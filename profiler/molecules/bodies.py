@@ -152,7 +152,7 @@ def enforced(body: Body) -> tuple[str, Kind, str] | None:
         if str(key).startswith("table_"):
             return "table", str(key).removeprefix("table_"), str(value)  # type: ignore[return-value]
     if "tool_choice" in constraints_of(body):
-        schema = _schema_of_calls(body)
+        schema = schema_of_calls(body)
         return None if schema is None else ("", "schema", json.dumps(schema))
     form, outputs = body.get("response_format") or {}, body.get("structured_outputs") or {}
     tags = form if form.get("type") == "structural_tag" else outputs.get("structural_tag") or body.get("structural_tag")
@@ -166,7 +166,7 @@ def enforced(body: Body) -> tuple[str, Kind, str] | None:
     return None if kind_and_text is None else ("", *kind_and_text)
 
 
-def _schema_of_calls(body: Body) -> Body | None:
+def schema_of_calls(body: Body) -> Body | None:
     """Return the JSON schema of required calls; None where the request names no such tool."""
     functions = [tool["function"] for tool in body.get("tools") or () if isinstance(tool, dict) and "function" in tool]
     nothing, choice = {"type": "object", "properties": {}}, body["tool_choice"]
