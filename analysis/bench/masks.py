@@ -139,7 +139,10 @@ def _schemas(item: MeasuredCase) -> Iterator[MaskedSchema]:
             continue
         whole: dict[str, Any] = {
             name: None if None in values else round(statistics.median(values))
-            for name in ("compile_ns", "first_mask_ns", "memory_bytes")
+            for name in (
+                *("compile_ns", "first_mask_ns", "memory_bytes"),
+                *("second_alone_ns", "second_after_ns", "again_ns"),
+            )
             for values in [[getattr(run, name) for run in runs]]
         }
         whole["instances"] = list(map(_instance, *(run.instances for run in runs)))

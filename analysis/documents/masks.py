@@ -27,6 +27,8 @@ from molprof.common.process import OK
 from molprof.common.values import per, time_text
 
 _NAMED = 10
+# Of the tokens of structural tags.
+_STATES = ("no tag open", "tag", "in a tag")
 _VERDICTS = ("another cut", "right", "wrong", "not shown")
 _TAIL: tuple[Field, ...] = (
     ("p50", "ns", "2.p50_ns"), ("p90", "ns", "2.p90_ns"), ("p99", "ns", "2.p99_ns"), ("largest", "ns", "2.largest_ns"),
@@ -177,6 +179,7 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
             ("memory", "bytes", lambda item: first(item, "memory_bytes", "largest_ns")), missing="-",
         ),
     )  # fmt: skip
+    yield _of_tools(name, timed)
     rows = [(item, what, spread) for item, masks in timed for what, spread in _each(masks) if spread is not None]
     left = [(item, count) for item in engines if (count := sum(schema.left_out for schema in item.schemas))]
     said = ", ".join(f"{item.engine} {count} of {count + len(item.instances)}" for item, count in left)
@@ -240,6 +243,45 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
         ),
         detail=True,
     )  # fmt: skip
+
+
+def _of_tools(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Section:
+    """Return what sets of tools cost: compiling each, its tokens by where they stand, and a second set after it."""
+    rows = []
+    for item, masks in timed:
+        for schema in item.schemas:
+            if schema.tools is not None and schema.status == OK:
+                states = [(mask.state, mask.total_ns) for mask in masks if mask.schema == schema.name]
+                rows.append((schema, item.engine, *(_median_of(states, state) for state in _STATES)))
+    rows.sort(key=lambda row: (row[0].tools, row[0].name))
+    cannot = {
+        f"{item.engine} has no masks of {schema.name}: {short_message(schema.message)}": None
+        for item, _ in timed
+        for schema in item.schemas
+        if schema.status != OK
+    }
+    notes = (
+        "no tag open, tag, in a tag: accept, mask and apply of a token, p50, by where it stands; no tag open is what"
+        " waiting for a trigger costs",
+        "second: the same set with one argument more, to its first mask, where the package keeps what it compiled:"
+        " alone, after the first set, and once more; -: it keeps nothing of one grammar for another",
+        *cannot,
+    )
+    return Section(
+        f"Sets of tools: {name}", notes if rows else (),
+        table_of(
+            rows, ("constraint", "text", "0.name"), ("engine", "text", "1"), ("compile", "ns", "0.compile_ns"),
+            ("first mask", "ns", "0.first_mask_ns"), ("memory", "bytes", "0.memory_bytes"),
+            *((state, "ns", str(number)) for number, state in enumerate(_STATES, 2)),
+            ("second alone", "ns", "0.second_alone_ns"), ("after the first", "ns", "0.second_after_ns"),
+            ("once more", "ns", "0.again_ns"), missing="-",
+        ),
+    )  # fmt: skip
+
+
+def _median_of(states: Sequence[tuple[str, float]], state: str) -> float | None:
+    times = [ns for name, ns in states if name == state]
+    return statistics.median(times) if times else None
 
 
 def _costs(name: str, engines: Sequence[EngineMasks]) -> Iterator[Section]:

@@ -29,6 +29,7 @@ from molprof.analysis.documents.program import (
     unrecorded_sections,
 )
 from molprof.analysis.documents.questions import not_answered
+from molprof.analysis.documents.stood import stood_section
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import shown_tables
 from molprof.analysis.figures.certificate.file import PASSES
@@ -250,6 +251,7 @@ def _run_sections(reports: Reports) -> Iterator[Section]:
             ("copy", "count"), ("junk", "count"), ("filler", "count"), ("blocks", "count"), ("junk blocks", "count"),
             ("malformed blocks", "count"), ("masked logits", "count"), detail=True,
         )  # fmt: skip
+    yield stood_section(reports)
     yield reports.of_runs(
         "Junk blocks by counting rule", _trained("drift", "junk_rules"),
         ("rule", "text"), ("blocks", "count"), ("share", "ratio", "block_ratio"), ("molecules", "count"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from molprof.analysis.documents.stood import STOOD_FIELDS, STOOD_NOTE, STOOD_TITLE, mask_notes, rows_of_masks
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.model import ServedTimes
 from molprof.analysis.figures.requests import read_served, window_text
 from molprof.common.attached import Attached
-from molprof.common.document import Cell, Column, Document, Section, Table
+from molprof.common.document import Cell, Column, Document, Section, Table, table_of
 from molprof.common.values import counted, number_text, time_text
 
 # What a client sees of a request, in words of a sentence, by figure.
@@ -79,5 +80,9 @@ def attached_document(url: str, runs: Mapping[str, Attached], traces: Sequence[s
         (said, *([ratio] if len(runs) > 1 else []), *notes, *invalid),
         Table(tuple(columns), rows, missing="-"),
     )
+    masks = [(name, item.masks) for name, item in served.items() if item.masks is not None]
+    stood = [row for _, of_run in masks for row in rows_of_masks(of_run)]
+    notes_of = [note for _, of_run in masks for note in mask_notes(of_run)]
+    of_tokens = Section(STOOD_TITLE, (STOOD_NOTE, *notes_of) if masks else (), table_of(stood, *STOOD_FIELDS))
     data = {"schema": 1, "url": url, "runs": runs, "figures": {name: item.values for name, item in served.items()}}
-    return Document(f"molprof attach: {head.model} at {url}", (section,), lambda: {**data, "traces": traces})
+    return Document(f"molprof attach: {head.model} at {url}", (section, of_tokens), lambda: {**data, "traces": traces})

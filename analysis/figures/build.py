@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import UNSET, convert
+from msgspec import UNSET, UnsetType, convert
 from msgspec.structs import asdict, replace
 
 from molprof.analysis.figures import certificate
@@ -20,6 +20,7 @@ from molprof.analysis.figures.model import (
     Group,
     MemoryOperation,
     Report,
+    ServedTimes,
     SumCheck,
     TraceFigures,
     agree,
@@ -105,7 +106,7 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
     devices = {device: DeviceTime(*times_ns) for device, *times_ns in query_rows(engine, DEVICES)[1]}
     trace = replace(trace, program=read_program(engine, info.keys, counts, len(devices)))
     run = None if manifest is None else read_run(engine, manifest, trace)
-    checks = tuple(_checks(engine, trace, counts, run, manifest))
+    checks = (*_checks(engine, trace, counts, run, manifest), *_of_stood(run, served))
     return Report(
         schema=SCHEMA,
         trace=trace,
@@ -226,6 +227,17 @@ def _checks(
         phases_ns = sum(phase.wall_ns or 0 for phase in run.phases.values())
         text = "unprofiled wall time = sum of its phases, ns"
         yield _check("wall_time", text, ("host_time",), run.wall_ns.median, phases_ns, tolerance_ratio=0.01)
+
+
+def _of_stood(run: Run | None, served: ServedTimes | UnsetType) -> Iterator[SumCheck]:
+    """Yield the check that tokens by where they stood are all tokens of these answers."""
+    pairs = [] if run is None or run.forced is UNSET else [(run.forced, run.generated_tokens)]
+    if served is not UNSET and served.masks is not None and served.masks.forced is not None:
+        pairs.append((served.masks.forced, served.masks.tokens))
+    for forced, tokens in pairs:
+        if forced.stood is not UNSET:
+            text = "tokens of answers = free + of tags + forced + inside of a schema"
+            yield _check("stood", text, (), tokens, sum(forced.stood.values()))
 
 
 def _check(

@@ -13,7 +13,7 @@ from molprof.analysis.figures.times import MASKING, TIMES, TOKENS
 _OF_RUNS = (*SETTINGS, *TIMES, *LATENCY, *TOKENS)
 FIGURES: tuple[Figure, ...] = (
     *map(of_served, _OF_RUNS),
-    *(*LAUNCHES, *KERNELS, *WORK, *COUNTERS, *MASKING),
+    *(*LAUNCHES, *KERNELS, *WORK, *COUNTERS, *map(of_served, MASKING)),
 )
 # Those that comparisons show, by id.
 COMPARED = {figure.id: figure for figure in FIGURES if figure.compared}

@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct, UnsetType, field, json, to_builtins
 from molprof.analysis.figures.bottleneck import Bottleneck
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.step_model import TypicalStep
+from molprof.analysis.figures.stood import ServedMasks
 from molprof.analysis.reader import long_names_text
 from molprof.common.notebook import as_text, in_frame, named_lines, named_rows
 from molprof.common.values import Value, percent_text, plain
@@ -41,16 +42,10 @@ Verdict = Literal["exact", "bounded", "not_to_be_had"]
 Group = Literal["gpu_work", "gpu_time", "gpu_idle", "launches", "links", "graphs", "steps", "host_time", "allocations"]
 # Groups of figures, in the order of display: what people call each.
 TITLES: Mapping[Group, str] = {
-    "gpu_work": "GPU work",
-    "gpu_time": "GPU time",
-    "gpu_idle": "GPU idle time",
-    "launches": "launches",
-    "links": "launch to work",
-    "graphs": "graphs",
-    "steps": "steps",
-    "host_time": "host time",
+    "gpu_work": "GPU work", "gpu_time": "GPU time", "gpu_idle": "GPU idle time", "launches": "launches",
+    "links": "launch to work", "graphs": "graphs", "steps": "steps", "host_time": "host time",
     "allocations": "allocations",
-}
+}  # fmt: skip
 ALL: tuple[Group, ...] = tuple(TITLES)
 Evidence = dict[str, int | float | str | None]  # the suffix is the unit
 _WORST: tuple[Verdict, ...] = ("not_to_be_had", "bounded", "exact")
@@ -371,6 +366,7 @@ class ServedTimes(Struct, frozen=True):
     values: dict[str, int | float | None] = {}  # by id, the medians of the passes, or means of rounds
     invalid: tuple[str, ...] = ()  # why, of each answer of the first pass that is not valid and was not cut
     judged: int = 0  # answers of that pass which were judged and not cut
+    masks: ServedMasks | None = None
 
 
 class Report(Struct, frozen=True):

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from molprof.analysis.figures.figure import Figure, TableQuery, of_run
 from molprof.analysis.figures.model import Report, ServedPass, ServedTimes
 from molprof.analysis.figures.run_model import RepeatFigures, Run
-from molprof.common.attached import Answer, Attached, Pass
+from molprof.analysis.figures.stood import ServedMasks, fewest_steps, figures_of, forced_of_answers
+from molprof.common.attached import Answer, Attached, Masks, Pass
 from molprof.common.manifest import SETUP_PHASES, Manifest, Repeat
 from molprof.common.values import Unit, Value, number_text, per, percentile
 
@@ -122,7 +123,16 @@ def read_served(attached: Attached) -> ServedTimes:
     fields |= {"passes": tuple(map(_of_pass, attached.passes)), "requests": len(attached.passes[0].answers)}
     whole = [answer for answer in attached.passes[0].answers if answer.valid is not None and not answer.cut]
     invalid = tuple(f"line {one.line}: {one.problem}" for one in whole if not one.valid)
+    fields["masks"] = None if attached.masks is None else _masks(attached, attached.masks)
     return with_values(ServedTimes(**fields, invalid=invalid, judged=len(whole)), statistics.median)
+
+
+def _masks(attached: Attached, masks: Masks) -> ServedMasks:
+    known = [answer for answer in masks.answers if not answer.missing]
+    rows, lengths = min(attached.concurrency or len(known), len(known)), [len(answer.stood) for answer in known]
+    forced = forced_of_answers([answer.stood for answer in known], rows)
+    tokens = sum(answer.tokens for answer in known)
+    return ServedMasks(masks.engine, tuple(masks.answers), forced, tokens, fewest_steps(lengths, rows))
 
 
 def with_values(served: ServedTimes, of: Callable[[Sequence[float]], float]) -> ServedTimes:
@@ -132,6 +142,8 @@ def with_values(served: ServedTimes, of: Callable[[Sequence[float]], float]) -> 
         each = [number for item in served.passes if (number := item.figures.get(name)) is not None]
         value = of(each) if len(each) == len(served.passes) else None
         values[name] = round(value) if value is not None and name.endswith("_ns") else value
+    if (masks := served.masks) is not None and masks.forced is not None:
+        values |= figures_of(masks.forced, masks.tokens)
     return replace(served, values=values)
 
 

@@ -16,7 +16,6 @@ from molprof.analysis.figures.run_model import (
     ASKED,
     BatchShapes,
     ClassFigures,
-    ForcedText,
     MarkCost,
     PassTimes,
     PhaseBound,
@@ -30,6 +29,7 @@ from molprof.analysis.figures.run_model import (
     StepTime,
     WindowFigures,
 )
+from molprof.analysis.figures.stood import forced_of_run
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_dicts, query_row, query_rows
 from molprof.common.errors import TraceError
@@ -156,7 +156,7 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
         peak_memory_of=timings.peak_memory_of,
         totals=totals,
         masked=_summed([molecule.masked for molecule in molecules], MaskedLogits),
-        forced=_forced(manifest) or UNSET,
+        forced=forced_of_run(manifest) or UNSET,
         drafts=_summed([molecule.drafts for molecule in molecules], Drafts),
         session=manifest.session,
         shapes=_shapes(manifest),
@@ -346,19 +346,6 @@ def _mean(values: Sequence[int | None]) -> int | None:
     """Return the mean of one or two values, rounded down; None where one is missing."""
     total = _sum_if_all_known(values)
     return total // len(values) if values and total is not None else None
-
-
-def _forced(manifest: Manifest) -> ForcedText | None:
-    """Return the figures of forced tokens; None where not every answer's masks are recorded."""
-    forced = [(item.batch, item.forced) for item in manifest.molecules if item.forced is not None]
-    if not forced or len(forced) < len(manifest.molecules) or manifest.rows_per_step is None:
-        return None
-    runs = [len(run) for _, digits in forced for run in digits.split("0") if run]
-    least_steps = 0
-    for batch, rows in enumerate(manifest.rows_per_step):
-        choices = [max(1, digits.count("0")) for of_batch, digits in forced if of_batch == batch]
-        least_steps += max(max(choices, default=0), -(-sum(choices) // max(rows, default=1)))
-    return ForcedText(sum(runs), len(runs), max(runs, default=0), least_steps)
 
 
 def _sum_if_all_known(values: Sequence[int | None]) -> int | None:

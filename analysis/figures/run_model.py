@@ -87,6 +87,8 @@ class ForcedText(Struct, frozen=True):
     runs: int  # one after the other in an answer
     longest_run: int
     least_steps: int  # with as many rows: no answer has fewer than its tokens that were not forced
+    # Tokens by where they stood: free, tag, forced, inside; only where an engine's masks were filled again.
+    stood: dict[str, int] | UnsetType = UNSET
 
 
 class SequenceFigures(Struct, frozen=True, omit_defaults=True):
@@ -108,6 +110,7 @@ class SequenceFigures(Struct, frozen=True, omit_defaults=True):
     problem: str | None
     prompt: str | None = None
     text: str | None = None  # of an answer to plain text, without the end token
+    stood: str | None = None  # of each token a letter of `STOOD`; None where no engine's masks were filled again
 
     @property
     def cut(self) -> bool:

@@ -10,7 +10,8 @@ from msgspec import UNSET
 
 from molprof.analysis.figures.figure import STEPS_SQL, CountedEvents, Figure, of_run, without_gpu
 from molprof.analysis.figures.model import Group
-from molprof.analysis.figures.run_model import ForcedText, RepeatFigures, Run
+from molprof.analysis.figures.run_model import RepeatFigures, Run
+from molprof.analysis.figures.stood import figures_of
 from molprof.common.manifest import SETUP_PHASES, Drafts
 from molprof.common.values import Unit, per
 
@@ -93,11 +94,11 @@ def _agreement(name: str, label: str, column: str, choice: str | None = None) ->
     return Figure(name, "Masking", label, "ratio", of_run(value), stands_in=True)
 
 
-def _of_forced(name: str, label: str, unit: Unit, value: Callable[[ForcedText, Run], float | None]) -> Figure:
-    """Return a figure of forced tokens: no other token was allowed there."""
+def _of_forced(name: str, label: str, unit: Unit = "count") -> Figure:
+    """Return a figure of where tokens stood, such as those that were the only ones which their masks left."""
 
     def of_forced(run: Run) -> float | None:
-        return None if run.forced is UNSET else value(run.forced, run)
+        return None if run.forced is UNSET else figures_of(run.forced, run.generated_tokens).get(name)
 
     return Figure(name, "Masking", label, unit, of_run(of_forced), stands_in=True)
 
@@ -214,21 +215,13 @@ MASKING = (
     _of_processor("masking_gpu_ns", "processor GPU time per step", "gpu_ns", "launches", "links", "gpu_time"),
     _of_processor("masking_operators", "processor leaf operators per step", "leaf_operators", "launches", gpu=False),
     _of_processor("masking_syncs", "processor host syncs per step", "syncs", "launches"),
-    _of_forced(
-        "forced_ratio",
-        "share of tokens that were forced",
-        "ratio",
-        lambda text, run: per(text.tokens, run.generated_tokens),
-    ),
-    _of_forced(
-        "forced_run_tokens",
-        "tokens of a run of forced ones, mean",
-        "number",
-        lambda text, run: per(text.tokens, text.runs),
-    ),
-    _of_forced(
-        "forced_longest_run", "tokens of the longest run of forced ones", "count", lambda text, run: text.longest_run
-    ),
+    _of_forced("forced_ratio", "share of tokens that were forced", "ratio"),
+    _of_forced("forced_run_tokens", "tokens of a run of forced ones, mean", "number"),
+    _of_forced("forced_longest_run", "tokens of the longest run of forced ones"),
+    _of_forced("free_tokens", "tokens that nothing constrained"),
+    _of_forced("tag_tokens", "tokens of tags, not forced"),
+    _of_forced("forced_tokens", "tokens that were forced"),
+    _of_forced("inside_tokens", "tokens inside of a schema or grammar, not forced"),
     _agreement("removed_ratio", "probability of forbidden tokens, mean", "mean_removed"),
     _agreement("first_choice_forbidden_ratio", "tokens in place of a forbidden first choice", "forbidden_ratio"),
     _agreement("unlike_ratio", "tokens spelled unlike the tokenizer's", "unlike_ratio"),

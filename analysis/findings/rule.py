@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from molprof.analysis.figures.figure import any_masks
-from molprof.analysis.figures.model import Gain, Group
+from molprof.analysis.figures.model import Gain, Group, ServedTimes
 from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor import TraceProcessor
@@ -88,7 +88,7 @@ def _threads(operators: Frame) -> dict[int, Frame]:
     return {thread: operators.where(threads == thread) for thread in dict.fromkeys(threads.tolist())}
 
 
-Need = Literal["report", "time", "gpu", "no_gpu", "launches", "run", "timed", "steps", "processor", "masks"]
+Need = Literal["report", "time", "gpu", "no_gpu", "launches", "run", "timed", "passes", "steps", "processor", "masks"]
 _HAS: Mapping[str, Callable[[TraceFacts], bool]] = {
     "report": lambda known: True,
     "time": lambda known: known.any_scope is not None,
@@ -96,6 +96,7 @@ _HAS: Mapping[str, Callable[[TraceFacts], bool]] = {
     "no_gpu": lambda known: known.any_scope is not None and not known.scope.devices,
     "launches": lambda known: known.report.counts.launches > 0,
     "run": lambda known: known.report.run is not None,
+    "passes": lambda known: isinstance(known.report.served, ServedTimes) or _HAS["timed"](known),  # at a client too
     "timed": lambda known: known.report.run is not None and bool(known.run.wall_ns.median),  # unprofiled passes
     "steps": lambda known: known.any_scope is not None and bool(known.scope.steps),  # recorded steps of a run
     "processor": lambda known: known.report.run is not None and known.run.setup.processor is not None,

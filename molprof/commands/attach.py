@@ -26,7 +26,7 @@ from molprof.commands.options import (
 )
 from molprof.commands.run_options import setting_option
 from molprof.common.errors import UsageError
-from molprof.common.settings import CONSTRAINTS, SETTINGS, VLLM, CaptureSettings
+from molprof.common.settings import BACKENDS, CONSTRAINTS, SETTINGS, VLLM, CaptureSettings
 
 if TYPE_CHECKING:
     from molprof.profiler.attach.server import Server
@@ -63,6 +63,16 @@ def _option(name: str) -> Callable[..., Any]:
     flag_value=_KEY,
     metavar="[VARIABLE]",
     help=f"Send the key in an environment variable.  [VARIABLE: {_KEY}]",
+)
+@click.option(
+    "--tokenizer",
+    metavar="NAME",
+    help="Tokenizer of the served model, to fill the masks of answers again.  [default: the server's folder of it]",
+)
+@click.option(
+    "--masks",
+    type=click.Choice(BACKENDS),
+    help="Fill them by what the server has.  [default: the first of xgrammar, guidance, table that allows the answer]",
 )
 @number_option("--concurrency", help="Requests at a time at most.  [default: 8, or no bound with --rate]")
 @click.option(
@@ -105,7 +115,8 @@ def command(
       molprof attach http://127.0.0.1:8000 --every 10m --steps 20 --for 24h --trace-dir /tmp/vllm-traces --to history
     """
     if windows.every is not None:
-        of_requests = {name: options[name] for name in ("requests_file", "prompts", "concurrency", "rate")}
+        names = ("requests_file", "prompts", "concurrency", "rate", "tokenizer", "masks")
+        of_requests = {name: options[name] for name in names}
         refuse("--every", "it sends no requests", **of_requests)
         connect = partial(_server, url, options)
         sample_server(windows, steps, source, folder, connect)
@@ -114,6 +125,7 @@ def command(
         raise UsageError("--trace-dir and --traces belong together", hint="give both, or none")
     names = ("hosts", "concurrency", "rate", "requests_file", "against", "body", "served_model", "api_key")
     hosts, concurrency, rate, file, against, body, model, key_name = (options.pop(name) for name in names)
+    tokenizer, matcher = options.pop("tokenizer"), options.pop("masks")
     settings = _settings(options, file, against)
     result.check([Path(path) for path in (settings.prompts, file, against) if path is not None])
     more, key = _fields(body), _key(key_name)
@@ -123,6 +135,7 @@ def command(
         make_folder(folder, "--traces")
     from molprof.analysis.documents.served import attached_document
     from molprof.profiler.attach import Load, ServerRecording, attach
+    from molprof.profiler.attach.replay import Matching
     from molprof.profiler.attach.requests import of_file, of_prompts
     from molprof.profiler.attach.server import Server
     from molprof.profiler.molecules.prompts import read_inputs
@@ -136,7 +149,7 @@ def command(
     recording = None
     if source is not None and folder is not None:
         recording = ServerRecording(steps, skipped or 0, source, folder, line, result.force)
-    attached = attach(server, settings, load, requests, recording, note)
+    attached = attach(server, settings, load, requests, recording, note, Matching(tokenizer, matcher))
     result.deliver(attached_document(server.url, attached.runs, list(map(str, attached.traces)), attached.notes))
     if attached.problem is not None:
         raise attached.problem

@@ -18,6 +18,7 @@ from molprof.common.files import read_text
 from molprof.common.settings import CONSTRAINTS
 from molprof.profiler.bench.cases import ENGINES, Case, MasksCase, case_id
 from molprof.profiler.bench.schemas import SchemaFolder, find_schemas
+from molprof.profiler.bench.tools import find_tools
 
 NAME = "masks"
 TEXT = """Measure the masks of constrained decoding without a model, along instances of JSON schemas.
@@ -34,6 +35,7 @@ Examples:
   molprof bench masks -o masks.jsonl
   molprof bench masks person.json --tokenizer qwen -o person.jsonl
   molprof bench masks --regex '[0-9]{3}-[a-z]+' --tokenizer qwen -o regex.jsonl
+  molprof bench masks --tools --tokenizer qwen -o tools.jsonl
   molprof bench masks maskbench/data --engine xgrammar,llguidance --schemas 1 --share 1/100 -o masks.jsonl --resume
   molprof bench masks --oracle -o oracle.jsonl
 """
@@ -45,6 +47,9 @@ OPTIONS = (
     click.option("--choices", metavar="A,B", help="Measure the choice of these texts."),
     click.option("--grammar-file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, resolve_path=True),
                  help="Measure this grammar, GBNF for xgrammar or Lark for llguidance."),
+    click.option("--tools", is_flag=False, flag_value="", metavar="[FILE]",
+                 help="Measure sets of 1, 8 and 64 tools, as structural tags and as required calls; or the set of"
+                 " tools in FILE, as in a request of the OpenAI API."),
     click.option("--schemas", type=click.IntRange(1), default=32, show_default=True, metavar="N",
                  help="Schemas of a case. A schema that ends its process does not end the others."),
     click.option("--seconds", type=Seconds(), metavar="N",
@@ -78,11 +83,17 @@ def mask_cases(options: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
     size, (folder, constraint) = options["schemas"], _one_constraint(options)
     is_one = constraint is not None or (folder is not None and Path(folder).is_file())
     seconds = options["seconds"] or (_SECONDS if is_one and not options["oracle"] else None)
+    if (tools := options["tools"]) is not None:
+        if options["oracle"] or folder is not None or constraint is not None:
+            raise click.UsageError("--tools excludes --oracle, PATH and other constraints")
+        tools = tools and str(Path(tools).resolve())
     if options["tokenizers"] is None:
         note(f"tokenizer: {_TOKENIZER}; --tokenizer takes that of your model, with which engines may rank otherwise")
     if options["oracle"] and constraint is not None:
         raise click.UsageError("--oracle compares masks of JSON schemas alone")
-    if constraint is None:
+    if tools is not None:
+        schemas = find_tools(tools)
+    elif constraint is None:
         schemas = find_schemas(None if folder is None else Path(folder))
     else:
         schemas = SchemaFolder((constraint[0],), (digest({"constraint": constraint}),))
@@ -105,6 +116,7 @@ def mask_cases(options: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
             device=options["device"],
             constraint=constraint,
             seconds=seconds,
+            tools=tools,
         )
         for tokenizer in options["tokenizers"] or (_TOKENIZER,)
         for first in range(0, len(schemas.names), size)

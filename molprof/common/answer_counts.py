@@ -1,10 +1,14 @@
-"""Numbers of judged, valid and wrong answers of a run, for `MeasuredRun`."""
+"""How many answers of a run are judged, valid and wrong, for `MeasuredRun`; and the kinds of their tokens by mask."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from molprof.common.manifest import KIND_LETTERS, SequenceRun
+
+# Where a token stood: forced: its mask left no other; else nothing constrained it, it began in what begins or ends a
+# tag, or it was inside of a schema or grammar.
+STOOD = {"free": "f", "tag": "t", "forced": "o", "inside": "i"}
 
 
 def answer_counts(answers: Sequence[SequenceRun]) -> dict[str, int]:

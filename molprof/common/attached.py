@@ -28,6 +28,8 @@ class Answer(Struct, frozen=True):
     inside: str = ""  # kinds of pieces that the constraint of its request is about, in the plain run too
     calls: list[str] = []  # of tools, with their arguments
     reasoning_tokens: int | None = None  # as the server counts
+    token_ids: list[int] | None = None  # as the server sends them; None in timed passes, which do not ask for them
+    reasoned: int = 0  # of these, those up to the last one of reasoning
 
 
 class Pass(Struct, frozen=True):
@@ -35,6 +37,22 @@ class Pass(Struct, frozen=True):
 
     wall_ns: int
     answers: list[Answer]
+
+
+class AnswerMasks(Struct, frozen=True):
+    """The masks of one answer, filled again at the client."""
+
+    line: int  # of its request
+    tokens: int  # as the server counts
+    stood: str = ""  # of each token a letter of `STOOD` in `answer_counts`
+    missing: str = ""  # why `stood` is not recorded
+
+
+class Masks(Struct, frozen=True):
+    """The masks of the answers of the last warm-up pass with the constraint."""
+
+    engine: str  # what filled them, with its version; empty: nothing
+    answers: list[AnswerMasks]
 
 
 class Attached(Struct, frozen=True):
@@ -49,6 +67,7 @@ class Attached(Struct, frozen=True):
     rate: float | None  # requests per s; None: the next is sent when another has ended
     passes: list[Pass]
     command: list[str] = []
+    masks: Masks | None = None  # None of the plain run
 
 
 def from_json(raw: Any) -> Attached:

@@ -158,6 +158,12 @@ class MaskedSchema:
     compile_ns: Whole | None = None
     first_mask_ns: Whole | None = None  # from the schema on
     memory_bytes: Whole | None = None  # resident, most until the first mask
+    tools: Whole | None = None  # of the set that it is made of
+    # Of a set with one argument more, to its first mask, where the package keeps what it compiled: alone, after the
+    # first set, and once more
+    second_alone_ns: Whole | None = None
+    second_after_ns: Whole | None = None
+    again_ns: Whole | None = None
     instances: list[MaskedInstance] = field(default_factory=list)
     left_out: Whole = 0  # instances that were not followed for time
     batches: list[MaskedBatch] = field(default_factory=list)

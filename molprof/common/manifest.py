@@ -241,8 +241,7 @@ class SequenceRun(Struct, frozen=True):
     malformed_blocks: int = 0  # blocks that do not begin with three decimal numbers
     masked_logits: int | None = None  # tokens made impossible for this row, over all steps; None without a processor
     template: TemplateCounts | None = None  # None without a processor, or if it does not fix the length of the answer
-    # malformed blocks, 0 or 1, that the bound on new tokens cut short; None if not recorded
-    cut_blocks: int | None = None
+    cut_blocks: int | None = None  # malformed blocks, 0 or 1, that the bound on tokens cut short; None: not recorded
     # tokens that the coordinates of each block need; the least, of a malformed block that can become `x,y,z`; None of
     # other malformed blocks and of one that was never closed. None if not recorded
     needed_per_block: list[int | None] | None = None
@@ -251,6 +250,7 @@ class SequenceRun(Struct, frozen=True):
     step_tokens: list[int] | None = None
     masked: MaskedLogits | None = None  # `masked_logits` by kind; None without a processor, or if not recorded
     forced: str | None = None  # of each token 1 where the mask left no other, else 0; None where `masked` is
+    stood: str | None = None  # of each token a letter of `STOOD`; None where no engine's own masks were filled again
     drafts: Drafts | None = None  # None without an assistant
     joined: int | None = None  # of a request that joined its batch, the step that computed it first; else None
     arrived: int | None = None  # the step before which it arrived; None or 0: when its batch began

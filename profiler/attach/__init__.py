@@ -25,6 +25,7 @@ from molprof.common.attached import KEY, Answer, Attached, Pass
 from molprof.common.errors import RunError, UsageError
 from molprof.common.process import interrupts_held
 from molprof.common.settings import VLLM, CaptureSettings
+from molprof.profiler.attach.replay import DEFAULT_MATCHING, Matching, masks_of, tokenizer_of
 from molprof.profiler.attach.requests import ARGUMENTS, CALL, CONTENT, REASONING, Request, Requests
 from molprof.profiler.attach.server import SGLANG, RefusedError, Server, reason
 from molprof.profiler.recording.tracefile import OutputFile, read_exported, write_trace
@@ -71,8 +72,8 @@ class _Client:
     def __init__(self, server: Server, settings: CaptureSettings, load: Load, requests: Requests) -> None:
         self._server, self._settings, self._load, self._requests = server, settings, load, requests.requests
 
-    def run(self, constrained: bool, stop: Callable[[], object] = lambda: False) -> Pass:
-        """Send all requests once; `stop` returns True to give up. Raises RunError."""
+    def run(self, constrained: bool, stop: Callable[[], object] = lambda: False, with_ids: bool = False) -> Pass:
+        """One pass; `stop` is asked whether to give up. with_ids: ask vLLM for tokens. Raises RunError."""
         count = len(self._requests)
         left = iter(zip(self._requests, self._load.due_ns(count, self._settings.seed), strict=True))
         answers: list[Answer] = []
@@ -84,7 +85,7 @@ class _Client:
                 while not problems and (due_request := next(left, None)) is not None:
                     request, due_ns = due_request
                     time.sleep(max(0, began + due_ns - time.perf_counter_ns()) / 1e9)
-                    answers.append(self._answer(request, constrained, began))
+                    answers.append(self._answer(request, constrained, began, with_ids))
                     if self._load.rate is not None:  # what it waits for its turn counts
                         answers[-1] = replace(answers[-1], sent_ns=due_ns)
             except Exception as problem:  # told in the thread that waits
@@ -104,9 +105,11 @@ class _Client:
             raise problem if isinstance(problem, RunError) else RunError(f"a request failed: {problem}") from problem
         return Pass(time.perf_counter_ns() - began, sorted(answers, key=lambda answer: answer.line))
 
-    def _answer(self, request: Request, constrained: bool, began: int) -> Answer:
+    def _answer(self, request: Request, constrained: bool, began: int, with_ids: bool) -> Answer:
         fields = request.body(constrained)
         body = {"model": self._server.model, **fields, "stream": True, "stream_options": {"include_usage": True}}
+        if with_ids and self._server.kind == VLLM:
+            body["return_token_ids"] = True
         sent_ns, answer = time.perf_counter_ns(), _Streamed()
         try:
             for event in self._server.stream(request.path, body):
@@ -127,6 +130,7 @@ class _Client:
             request.line, sent_ns - began, answer.pieces_ns, ended_ns - began, answer.tokens, answer.text, cut, valid,
             problem, kinds="".join(answer.kinds), inside=request.inside,
             calls=[f"{name}({text})" for name, text in calls], reasoning_tokens=answer.reasoning_tokens,
+            token_ids=answer.token_ids, reasoned=answer.reasoned,
         )  # fmt: skip
 
 
@@ -139,6 +143,8 @@ class _Streamed:
         self.text, self.reason = "", ""
         self.tokens: int | None = None
         self.reasoning_tokens: int | None = None  # as the server counts
+        self.token_ids: list[int] | None = None
+        self.reasoned = 0  # of these, those up to the last one of reasoning
         self._calls: dict[int, list[str]] = {}  # name and arguments so far, by number
 
     def take(self, event: dict[str, Any], at_ns: int) -> None:
@@ -162,6 +168,10 @@ class _Streamed:
             if kinds or "role" not in delta:
                 self.pieces_ns.append(at_ns)
                 self.kinds.append(kinds[-1] if kinds else self.kinds[-1] if self.kinds else CONTENT)
+            if (token_ids := choice.get("token_ids")) is not None:
+                self.token_ids = [*(self.token_ids or ()), *token_ids]
+                if self.kinds and self.kinds[-1] == REASONING:
+                    self.reasoned = len(self.token_ids)
 
     def calls(self) -> list[tuple[str, str]]:
         """Return names and arguments of the tools that it calls."""
@@ -187,6 +197,7 @@ def attach(
     requests: Requests,
     recording: ServerRecording | None,
     report: Callable[[str], None] = lambda line: None,
+    matching: Matching = DEFAULT_MATCHING,
 ) -> AttachResult:
     """Run passes with and without the constraints, in turn, then record one of each. The profiler is off afterwards.
 
@@ -194,6 +205,7 @@ def attach(
     is in what is returned.
     """
     client = _Client(server, settings, load, requests)
+    tokenizer = tokenizer_of(server, matching.tokenizer)
     names = [PLAIN, CONSTRAINED] if requests.constrain else [PLAIN]
     outputs: dict[str, OutputFile] = {}
     if recording is not None:
@@ -205,9 +217,10 @@ def attach(
         _check_recording(server, recording, report)
     passes: dict[str, list[Pass]] = {name: [] for name in names}
     order = random.Random(settings.seed)
+    warmed: Pass | None = None
     for name in names:
         for _ in range(settings.warmup):
-            client.run(name == CONSTRAINED)
+            warmed = client.run(name == CONSTRAINED, with_ids=name == CONSTRAINED)
             report(f"{name}: warm-up")
     for number in range(settings.repeats):
         for name in order.sample(names, len(names)):
@@ -215,8 +228,21 @@ def attach(
             report(f"{name}: timed pass {number + 1}/{settings.repeats}: {passes[name][-1].wall_ns / 1e9:.3g} s")
     common = {"server": server.kind, "version": server.version, "model": server.model, "session": uuid.uuid4().hex}
     command = [] if recording is None else list(recording.command)
+    masks = None
+    if requests.constrain:
+        report("filling the masks of the answers again")
+        answers = None if warmed is None else sorted(warmed.answers, key=lambda answer: answer.line)
+        masks = masks_of(requests.requests, answers, tokenizer, matching.matcher)
     runs = {
-        name: Attached(**common, run=name, concurrency=load.concurrency, rate=load.rate, passes=timed, command=command)
+        name: Attached(
+            **common,
+            run=name,
+            concurrency=load.concurrency,
+            rate=load.rate,
+            passes=timed,
+            command=command,
+            masks=masks if name == CONSTRAINED else None,
+        )
         for name, timed in passes.items()
     }
     attach_result = AttachResult(runs, [], list(requests.notes))

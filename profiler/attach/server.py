@@ -61,7 +61,9 @@ class Server:
         self.url = f"{'https' if secure else 'http'}://{shown}:{port}{self._prefix}"
         models = self.ask("GET", "/v1/models")
         try:
-            self.models = [str(one["id"]) for one in json.loads(models)["data"]]
+            served = json.loads(models)["data"]
+            self.models = [str(one["id"]) for one in served]
+            self.roots = {str(one["id"]): str(one.get("root") or "") for one in served}  # where it has the models
             self.model = self.models[0] if model is None else model
         except (ValueError, LookupError, TypeError) as problem:
             raise RunError(f"{self.url} serves no model as vLLM and SGLang do", "is it the right port?") from problem

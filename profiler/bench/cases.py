@@ -134,6 +134,7 @@ class MasksCase:
     device: str = AUTO  # of their scores: the CPU, and where there is a GPU that too
     constraint: tuple[str, str] | None = None  # kind and text, of one that is no schema
     seconds: float | None = None  # of a schema, after which no more of its texts and steps are measured; None: no limit
+    tools: str | None = None  # a file of tools in place of schemas; empty: molprof's own sets
     rows: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
@@ -157,6 +158,8 @@ class MasksCase:
             return f"{self.engine}{against} {self.tokenizer} {' '.join(self.constraint)}"
         if self.is_one and self.folder is not None:
             return f"{self.engine}{against} {self.tokenizer} {Path(self.folder).name}"
+        if self.tools is not None:
+            return f"{self.engine} {self.tokenizer} {Path(self.tools).name if self.tools else 'sets of tools'}"
         return f"{self.engine}{against} {self.tokenizer} schemas {self.first + 1} to {self.first + self.count}"
 
 
@@ -185,7 +188,7 @@ def to_json(case: Case) -> dict[str, Any]:
     values = asdict(case)
     if isinstance(case, MasksCase):
         plain = {item.name: item.default for item in fields(case)}
-        optional = ("batches", "threads", "device", "constraint", "seconds")
+        optional = ("batches", "threads", "device", "constraint", "seconds", "tools")
         values = {name: value for name, value in values.items() if name not in optional or value != plain[name]}
     return {"kind": case.kind, **values}
 

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from molprof import __version__
+from molprof.common.answer_counts import STOOD
 from molprof.common.errors import MolprofError, RunError
 from molprof.profiler.bench.cases import ENGINES
 from molprof.profiler.bench.schemas import Instance, SchemaFile, parts
 from molprof.profiler.capture.answers import schema_validator
+from molprof.profiler.constraints.tags import format_of, token_letters
 from molprof.profiler.molecules.prompts import Constraint
 
+_STATES = {STOOD["free"]: "no tag open", STOOD["tag"]: "tag", STOOD["inside"]: "in a tag"}
 REFUSED = "refused"  # a schema, by the engine
 
 
@@ -126,7 +129,12 @@ def judged(item: SchemaFile, target: Any) -> Iterator[Judged]:
         cut = target.tokenizer(instance.text, add_special_tokens=False, return_offsets_mapping=True)
         if validator is None:
             words: list[str] = [item.whole.kind] * (len(cut["input_ids"]) + 1)
-            yield Judged(instance, None, cut["input_ids"], ["text"] * len(words), words)
+            states = ["text"] * len(words)
+            if item.whole.kind == "structural_tag":  # as if each mask left two of three tokens
+                tokens, form = [*cut["input_ids"], target.eos], format_of(item.whole.text)
+                letters = token_letters(tokens, [2] * len(tokens), 3, target.table, form)
+                states = [_STATES[letter] for letter in letters]
+            yield Judged(instance, instance.declared, cut["input_ids"], states, words)
             continue
         labels = [part[1:] for part in parts(instance.data, item.schema) for _ in part[0]]
         begins = [labels[begin] for begin, _ in cut["offset_mapping"]]

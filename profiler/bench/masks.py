@@ -25,6 +25,7 @@ from molprof.profiler.bench.mask_engine import REFUSED, CompiledConstraint, Judg
 from molprof.profiler.bench.oracle import compared
 from molprof.profiler.bench.samples import with_samples
 from molprof.profiler.bench.schemas import SchemaFile, read_schemas
+from molprof.profiler.bench.tools import changed, tool_sets
 from molprof.profiler.molecules.prompts import Constraint
 
 MEASURE = f"{__name__}:measure_masks"  # of a case, what is done of it, and the file to add to
@@ -102,6 +103,9 @@ def _items(case: MasksCase) -> Iterator[SchemaFile]:
         kind, text = case.constraint
         yield SchemaFile(kind, None, (), Constraint(kind, text))  # type: ignore[arg-type]
         return
+    if case.tools is not None:
+        yield from tool_sets(case.tools)[case.first : case.first + case.count]
+        return
     yield from read_schemas(None if case.folder is None else Path(case.folder), case.first, case.count)
 
 
@@ -130,6 +134,8 @@ def _measured(case: MasksCase, item: SchemaFile, engine: MaskEngine) -> dict[str
         figures |= {"compile_ns": compiled_ns, "first_mask_ns": time.perf_counter_ns() - began}
         highest = peak.read()["peak_memory_bytes"]
         figures["memory_bytes"] = None if highest is None else max(0, highest - before)
+        if item.tools:
+            figures |= {"tools": len(item.tools), **_second(item, engine)}
         if case.seconds is not None:  # the batches are of the longest
             instances.sort(key=lambda one: -len(one.tokens))
         until = _deadline(case, _TEXTS_SHARE)
@@ -144,6 +150,30 @@ def _measured(case: MasksCase, item: SchemaFile, engine: MaskEngine) -> dict[str
         return figures
     finally:
         gc.enable()
+
+
+def _second(item: SchemaFile, engine: MaskEngine) -> dict[str, int]:
+    """Return the times of a second set that shares all but one argument, to its first mask, ns.
+
+    With what the package keeps of grammars: alone, after the first set, and once more. Empty where it keeps nothing.
+    """
+    keep, second = getattr(engine.processor, "keep_compiled", None), changed(item)
+    if keep is None:
+        return {}
+
+    def compiled_ns(constraint: Constraint) -> int:
+        began = time.perf_counter_ns()
+        engine.compile(constraint)().fill()
+        return time.perf_counter_ns() - began
+
+    try:
+        keep(True)
+        times = {"second_alone_ns": compiled_ns(second)}
+        keep(True)
+        compiled_ns(item.whole)
+        return {**times, "second_after_ns": compiled_ns(second), "again_ns": compiled_ns(second)}
+    finally:
+        keep(False)
 
 
 def _batched(

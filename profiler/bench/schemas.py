@@ -48,6 +48,7 @@ class SchemaFile:
     schema: Any  # None of a constraint that is none
     instances: tuple[Instance, ...]
     constraint: Constraint | None = None
+    tools: tuple[dict[str, Any], ...] = ()  # that it is made of
 
     @property
     def whole(self) -> Constraint:

@@ -76,8 +76,8 @@ def sequence_runs(
                 run = replace(run, disagreement=replace(watched[number][1][row], unlike=unlike))
             run = replace(run, drafts=None if batch.drafts is None else batch.drafts[row])
             if masked is not None:
-                counts, forced = masked[number][row]
-                run = replace(run, masked=counts, masked_logits=counts.total, forced=forced)
+                counts, forced, stood = masked[number][row]
+                run = replace(run, masked=counts, masked_logits=counts.total, forced=forced, stood=stood)
             runs.append(run)
     runs.sort(key=lambda run: run.sequence)
     return runs, [[loaded.target.table.join([token]) for token in run.token_ids] for run in runs]

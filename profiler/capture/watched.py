@@ -7,20 +7,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from molprof.common.manifest import Disagreement, MaskedLogits
 from molprof.profiler.constraints.own import MaskCall
+from molprof.profiler.constraints.tags import format_of, token_letters
 from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.runner import PassResult, Runner
 from molprof.profiler.models.device import settled_ns
+from molprof.profiler.molecules.bodies import enforced
 
-Masked = tuple[MaskedLogits, str]  # of a prompt; the second as in `SequenceRun.forced`
 _DIGITS = 6
 # exp of less than minus this is 0 in float32: half of the least number, 2**-150, rounds to 0.
 _NO_PROBABILITY = 150 * math.log(2)
+
+
+class Masked(NamedTuple):
+    """The masks of a prompt's answer; `forced` and `stood` as in `SequenceRun`."""
+
+    counts: MaskedLogits
+    forced: str
+    stood: str | None = None
 
 
 def impossible(scores: Tensor) -> Tensor:
@@ -48,18 +58,38 @@ def masked_rows(seen: Iterable[Sequence[int]], result: BatchResult, eos: frozens
                 counts_of[row]["free_choices"] += 1
                 forced[row][position] = "0"
     return [
-        (MaskedLogits(**counts, own=None if counted is None else counted[row]), "".join(forced[row]))
+        Masked(MaskedLogits(**counts, own=None if counted is None else counted[row]), "".join(forced[row]))
         for row, counts in enumerate(counts_of)
     ]
 
 
 def replayed(runner: Runner, plans: Sequence[BatchPlan], result: PassResult) -> list[list[Masked]] | None:
-    """Return the tokens that an engine's own masks forbade, by replaying them; None without such masks."""
+    """Return what an engine's own masks forbade, by replaying them; None without such masks."""
     replay = getattr(runner.engine, "masks_of", None)
     if replay is None or runner.settings.processor is None:
         return None
-    pairs = zip(plans, result.batches, strict=True)
-    return [masked_rows(replay(plan, batch), batch, runner.loaded.eos) for plan, batch in pairs]
+    return [
+        _with_letters(list(replay(plan, batch)), plan, batch, runner)
+        for plan, batch in zip(plans, result.batches, strict=True)
+    ]
+
+
+def _with_letters(
+    masks: Sequence[tuple[int, int, int, int]], plan: BatchPlan, result: BatchResult, runner: Runner
+) -> list[Masked]:
+    """Return the masked logits of each prompt, and where its tokens stood."""
+    target = runner.loaded.target
+    left: list[list[int]] = [[] for _ in result.rows]
+    for row, _, _, count in masks:
+        left[row].append(count)
+    rows = []
+    for row, masked in enumerate(masked_rows(masks, result, runner.loaded.eos)):
+        body = plan.prompts[row].body
+        constraint = None if body is None else enforced(body)
+        form = format_of(constraint[2]) if constraint and constraint[1] == "structural_tag" else None
+        stood = token_letters(result.rows[row], left[row], target.logits_width, target.table, form)
+        rows.append(masked._replace(stood=stood))
+    return rows
 
 
 class CountedMasks:

@@ -24,6 +24,7 @@ from transformers import LogitsProcessor, PreTrainedTokenizerFast
 from molprof.common.errors import MissingExtraError, RunError, UsageError
 from molprof.common.text import shortened
 from molprof.profiler.constraints.base import BatchProcessor, Laps, Rows
+from molprof.profiler.constraints.tags import Format, format_of
 from molprof.profiler.models.device import on_gpu, pinned
 from molprof.profiler.models.target import ProcessorTarget
 from molprof.profiler.molecules.prompts import Constraint
@@ -206,16 +207,23 @@ class XGrammar(EngineProcessor):
 
     def prepare(self, target: ProcessorTarget) -> int | None:
         """Make the tokenizer's vocabulary, and return the time that it took, ns."""
-        vocabulary = self.package.TokenizerInfo.from_huggingface(target.tokenizer, vocab_size=target.logits_width)
+        self._vocabulary = self.package.TokenizerInfo.from_huggingface(target.tokenizer, vocab_size=target.logits_width)
         # No cache between molecules: it would never hit, and timed passes must pay for what they compile.
-        self._compiler = self.package.GrammarCompiler(vocabulary, cache_enabled=False)
+        self.keep_compiled(False)
         self._filler = self.package.BatchGrammarMatcher()
         return None
 
+    def keep_compiled(self, keep: bool) -> None:
+        """Begin a new compiler, which keeps what it compiles, also the parts that grammars share, or nothing."""
+        self._compiler = self.package.GrammarCompiler(self._vocabulary, cache_enabled=keep)
+
     def matchers(self, constraint: Constraint) -> Callable[[], Any]:
-        """Compile a constraint, and return a function that makes its matchers."""
-        kind = {"schema": "json_schema", "regex": "regex"}.get(constraint.kind, "grammar")
-        compiled = getattr(self._compiler, f"compile_{kind}")(constraint.grammar(self.notation))
+        """Compile a constraint, and return the maker of its matchers."""
+        kind = {"schema": "json_schema", "choices": "grammar"}.get(constraint.kind, constraint.kind)
+        text = constraint.grammar(self.notation)
+        if kind == "structural_tag":
+            text = json.dumps({"type": kind, "format": format_of(text)})
+        compiled = getattr(self._compiler, f"compile_{kind}")(text)
         return lambda: self.package.GrammarMatcher(compiled, override_stop_tokens=self.closing)
 
     def accept(self, matcher: Any, token: int) -> None:
@@ -262,6 +270,8 @@ class LLGuidance(EngineProcessor):
             text = matcher_of.grammar_from_json_schema(text)
         elif constraint.kind == "regex":
             text = matcher_of.grammar_from_regex(text)
+        elif constraint.kind == "structural_tag":
+            text = self._tags(format_of(text))
         matcher = matcher_of(self._tokenizer, text)
         self._check(matcher)
         copy: Callable[[], Any] = matcher.deep_copy
@@ -289,17 +299,32 @@ class LLGuidance(EngineProcessor):
         else:  # there the package would compile its own way first, which requires a C++ compiler
             super().apply(scores, mask)
 
+    def _tags(self, form: Format) -> str:
+        """Return the grammar of triggered tags of JSON, as vLLM makes it. Raises RuntimeError for other tags."""
+        if form["type"] != "triggered_tags" or form.get("at_least_one") or form.get("stop_after_first"):
+            raise RuntimeError("it takes triggered tags alone, none of which must come")
+        tags = []
+        for tag in form["tags"]:
+            content, end = tag["content"], tag["end"]
+            trigger = next(filter(str(tag["begin"]).startswith, form["triggers"]), None)
+            if trigger is None or not isinstance(end, str) or "json_schema" not in content or "style" in content:
+                raise RuntimeError(f"it takes no tag such as {tag['begin']}: a trigger, JSON of a schema and an end")
+            grammar = self.package.LLMatcher.grammar_from_json_schema(content["json_schema"])
+            tags.append(self.package.StructTag(trigger=trigger, begin=tag["begin"], grammar=grammar, end=end))
+        return str(self.package.StructTag.to_grammar(tags))
+
     def _check(self, matcher: Any) -> None:
         if matcher.is_error():
             raise RunError(f"llguidance: {matcher.get_error()}", _HINT)
 
 
 class _WithoutGrammar(EngineProcessor):
-    """An engine without grammars, which takes choices as a regular expression."""
+    """Takes no grammar and no structural tag; choices are a regular expression."""
 
     def compile(self, constraint: Constraint) -> Callable[[], Any]:
-        if constraint.kind == "grammar":
-            raise UsageError(f"{self.name} takes no grammar", hint="--processor xgrammar or llguidance")
+        if constraint.kind in ("grammar", "structural_tag"):
+            kind = constraint.kind.replace("_", " ")
+            raise UsageError(f"{self.name} takes no {kind}", hint="--processor xgrammar or llguidance")
         if constraint.kind == "choices":
             constraint = Constraint("regex", "|".join(map(re.escape, constraint.text.split(","))))
         return super().compile(constraint)

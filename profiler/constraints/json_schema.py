@@ -124,7 +124,7 @@ def compiled(whole: Constraint) -> Automaton:
         raise TooLarge("it has too many parts in each other") from None
     except UnicodeEncodeError:
         raise NotRegular("it has half of a surrogate pair") from None
-    raise NotRegular("it is a grammar")
+    raise NotRegular(f"it is a {whole.kind.replace('_', ' ')}")
 
 
 class _Schemas:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from molprof.common.text import shortened
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 Body = dict[str, Any]
-Kind = Literal["grammar", "schema", "regex", "choices"]
+Kind = Literal["grammar", "schema", "regex", "choices", "structural_tag"]
 
 
 def _is_given(value: Any) -> bool:
@@ -139,3 +140,50 @@ def constraint_text(body: Body) -> tuple[Kind, str] | None:
     if isinstance(choices, list) and not any("," in str(choice) for choice in choices):
         return "choices", ",".join(map(str, choices))
     return None
+
+
+def enforced(body: Body) -> tuple[str, Kind, str] | None:
+    """Return what a server keeps an answer to: `table` or empty, and kind and text of the constraint; None: unknown.
+
+    `table`: molprof's own table makes the masks. Required tools are the JSON of calls that vLLM and SGLang constrain
+    to where their parser of tools has no format of its own.
+    """
+    for key, value in (body.get("vllm_xargs") or {}).items():
+        if str(key).startswith("table_"):
+            return "table", str(key).removeprefix("table_"), str(value)  # type: ignore[return-value]
+    if "tool_choice" in constraints_of(body):
+        schema = schema_of_calls(body)
+        return None if schema is None else ("", "schema", json.dumps(schema))
+    form, outputs = body.get("response_format") or {}, body.get("structured_outputs") or {}
+    tags = form if form.get("type") == "structural_tag" else outputs.get("structural_tag") or body.get("structural_tag")
+    if tags:
+        return "", "structural_tag", tags if isinstance(tags, str) else json.dumps(tags)
+    if (grammar := outputs.get("grammar") or body.get("guided_grammar") or body.get("ebnf")) is not None:
+        return "", "grammar", str(grammar)
+    if isinstance(choices := outputs.get("choice") or body.get("guided_choice"), list):
+        return "", "regex", "|".join(re.escape(str(choice)) for choice in choices)
+    kind_and_text = constraint_text(body)
+    return None if kind_and_text is None else ("", *kind_and_text)
+
+
+def schema_of_calls(body: Body) -> Body | None:
+    """Return the JSON schema of required calls; None where the request names no such tool."""
+    functions = [tool["function"] for tool in body.get("tools") or () if isinstance(tool, dict) and "function" in tool]
+    nothing, choice = {"type": "object", "properties": {}}, body["tool_choice"]
+    if isinstance(choice, dict):
+        name = (choice.get("function") or {}).get("name")
+        schemas = [function.get("parameters") or nothing for function in functions if function.get("name") == name]
+        return schemas[0] if schemas else None
+    if not functions:
+        return None
+    definitions: Body = {}
+    calls = []
+    for function in functions:
+        parameters = dict(function.get("parameters") or nothing)
+        definitions |= parameters.pop("$defs", {})
+        called = {"name": {"type": "string", "enum": [function.get("name")]}, "parameters": parameters}
+        calls.append({"properties": called, "required": [*called]})
+    schema: Body = {"type": "array", "minItems": 1, "items": {"type": "object", "anyOf": calls}}
+    if body.get("parallel_tool_calls") is False:
+        schema["maxItems"] = 1
+    return schema | ({"$defs": definitions} if definitions else {})
