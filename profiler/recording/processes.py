@@ -1,0 +1,216 @@
+"""`molprof run --processes`: a command with all Python processes that it starts, recorded into one trace.
+
+Each process records itself (`hook.py`), and leaves a file in a folder. When the command has ended, these are merged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from molprof.common.errors import RunError
+from molprof.common.values import bytes_text, counted, time_text
+from molprof.profiler.recording import hook
+from molprof.profiler.recording.merged import MergedTrace, ProcessNote, merge
+from molprof.profiler.recording.tracefile import OutputFile
+
+# Processes that outlive the command are waited for while they write.
+_WRITE_S, _POLL_S = 60.0, 0.1
+_NAMED = 6
+_decode = msgspec.json.Decoder(ProcessNote).decode
+
+
+@dataclass(frozen=True)
+class ProcessSettings:
+    """What is recorded of each process, and when: from the import of torch to its end, unless a window is given."""
+
+    stacks: bool = False
+    shapes: bool = False
+    after_s: float | None = None  # from the start of the command
+    for_s: float | None = None
+
+    @property
+    def is_window(self) -> bool:
+        """Whether the recording begins or ends at a moment of its own."""
+        return (self.after_s, self.for_s) != (None, None)
+
+
+def record_processes(
+    line: Sequence[str], settings: ProcessSettings, output: OutputFile, report: Callable[[str], None]
+) -> int:
+    """Run a command line, and write the trace of its processes; returns its exit code, below 0 for a signal.
+
+    report: called with lines for people. Raises RunError where no process recorded anything.
+    """
+    with _folder(settings) as folder:
+        began = time.monotonic()
+        code = _run(line, folder, settings)
+        took_s = time.monotonic() - began
+        (folder / hook.END_FILE).touch()
+        _wait_for_others(folder, report)
+        notes = _notes(folder)
+        parts = [
+            (path, note)
+            for stem, note in notes.items()
+            for number in range(note.parts)
+            if (path := folder / f"{stem}.{number}.json").exists()
+        ]
+        report(f"the command took {time_text(round(1e9 * took_s))}, under the profiler")
+        if parts:
+            merged = merge(parts, output)
+            for text in _written(merged, [note for _, note in parts]):
+                report(text)
+        for text in _left_out(notes, {note.pid for _, note in parts}):
+            report(text)
+        if parts:
+            size = bytes_text(merged.path.stat().st_size)
+            report(f"wrote {merged.path} ({size}); next: molprof report {shlex.quote(str(merged.path))}")
+    if not parts:
+        raise RunError("nothing is recorded: no process of the command recorded anything", _hint(notes, settings))
+    return code
+
+
+@contextlib.contextmanager
+def _folder(settings: ProcessSettings) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="molprof-") as name:
+        folder = Path(name)
+        shutil.copyfile(hook.__file__, folder / "sitecustomize.py")
+        asked = {"stacks": settings.stacks, "shapes": settings.shapes, "window": settings.is_window}
+        (folder / hook.SETTINGS_FILE).write_text(json.dumps(asked))
+        yield folder
+
+
+def _run(line: Sequence[str], folder: Path, settings: ProcessSettings) -> int:
+    """Run the command to its end; the window begins and ends meanwhile."""
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # Without the second, Kineto prints every start and stop.
+    env = {"KINETO_LOG_LEVEL": "99", **os.environ, hook.FOLDER_VARIABLE: str(folder), "PYTHONPATH": ":".join(paths)}
+    begins = time.monotonic() + (settings.after_s or 0)
+    with subprocess.Popen(line, env=env) as process, _passed_on(process):
+        moments = [(begins, hook.BEGIN_FILE)] if settings.is_window else []
+        moments += [(begins + settings.for_s, hook.END_FILE)] if settings.for_s is not None else []
+        for moment, name in moments:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(max(0.0, moment - time.monotonic()))
+            (folder / name).touch()
+        return process.wait()
+
+
+@contextlib.contextmanager
+def _passed_on(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """Pass signals that would end this process on to the command, whose end it waits for."""
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        # Ctrl-C reaches all processes of a terminal's group.
+        if number != signal.SIGINT or not _in_foreground():
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_foreground() -> bool:
+    try:
+        with open("/dev/tty", "rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _notes(folder: Path) -> dict[str, ProcessNote]:
+    """Return what processes said of themselves, by name of their files, in order of their start."""
+    stems = [path.stem for path in folder.glob("*-*.json") if path.stem.count(".") == 0]
+    return {
+        stem: _decode((folder / f"{stem}.json").read_bytes())
+        for stem in sorted(stems, key=lambda stem: int(stem.partition("-")[2]))
+    }
+
+
+def _wait_for_others(folder: Path, report: Callable[[str], None]) -> None:
+    """Wait for processes that have not written yet; they are told that the window is over."""
+    ends, told = time.monotonic() + _WRITE_S, False
+    while writing := [note for note in _notes(folder).values() if note.torch and not note.ended and _is_alive(note)]:
+        if not told:
+            report(f"waiting for {counted(len(writing), 'process', 'es')}: {_listed(writing)}")
+            told = True
+        if time.monotonic() > ends:
+            return
+        try:
+            time.sleep(_POLL_S)
+        except KeyboardInterrupt:
+            return
+
+
+def _is_alive(note: ProcessNote) -> bool:
+    try:
+        state = Path(f"/proc/{note.pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return state.rpartition(")")[2].split()[0] != "Z"
+
+
+def _written(merged: MergedTrace, notes: Sequence[ProcessNote]) -> Iterator[str]:
+    """Yield lines about the trace."""
+    by_pid = {note.pid: note for note in notes}
+    yield f"{counted(len(merged.events), 'process', 'es')} recorded:"
+    for pid, count in merged.events.items():
+        note = by_pid[pid]
+        yield f"  {note.text}: {counted(count, 'event')}{''.join(f'; {problem}' for problem in note.problems)}"
+    if len(merged.events) > 1:
+        yield (
+            f"their clocks were moved by {time_text(merged.moved_ns)} at most, and agree with CLOCK_MONOTONIC to "
+            f"{time_text(merged.apart_ns)}"
+        )
+    if merged.unmarked:
+        yield f"without marks of the clock: {', '.join(map(str, merged.unmarked))}"
+
+
+def _left_out(notes: dict[str, ProcessNote], recorded: set[int]) -> Iterator[str]:
+    """Yield lines about processes without a trace."""
+    last = {note.pid: note for note in notes.values()}.values()  # a process may have become another program
+    others = [note for note in last if note.pid not in recorded]
+    killed = [note for note in others if note.torch and not note.ended]
+    kinds = {
+        "killed before they had written, so that nothing of them is recorded": [x for x in killed if not _is_alive(x)],
+        "still running, and not recorded": [x for x in killed if _is_alive(x)],
+        "outside the window": [x for x in others if x.torch and x.ended and not x.problems],
+        "without torch, so without a trace": [x for x in others if not x.torch],
+    }
+    for what, some in kinds.items():
+        if some:
+            yield f"{what}: {_listed(some)}"
+    for note in others:
+        if note.ended and note.problems:
+            yield f"nothing of {note.text}: {'; '.join(note.problems)}"
+
+
+def _listed(notes: Sequence[ProcessNote]) -> str:
+    more = f", and {len(notes) - _NAMED} more" if len(notes) > _NAMED else ""
+    return ", ".join(note.text for note in notes[:_NAMED]) + more
+
+
+def _hint(notes: dict[str, ProcessNote], settings: ProcessSettings) -> str:
+    if not notes:
+        return f"it started no Python that reads PYTHONPATH (python -I and -E do not); {sys.executable} does"
+    if not any(note.torch for note in notes.values()):
+        return "no process imported torch"
+    return "choose another --after and --for" if settings.is_window else "end its processes by SIGTERM, not SIGKILL"
