@@ -23,7 +23,7 @@ from molprof.profiler.recording.tracefile import ENDINGS, OutputFile, default_na
 
 
 # Options about the steps of one process.
-_OF_ONE = ("call", "window", "full", "modules", "repeats", "without", "functions", "memory")
+_OF_ONE = ("call", "window", "full", "modules", "repeats", "functions", "memory")
 
 
 class _ProgramCommand(Command):
@@ -111,7 +111,7 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
     if not processes and any(window.values()):
         raise UsageError("--after and --for go with --processes", hint="--window chooses steps of one process")
     if processes:
-        others = {f"--{option.replace('without', 'without-processors')}": options[option] for option in _OF_ONE}
+        others = {**{option: options[option] for option in _OF_ONE}, "without_processors": options["without"]}
         refuse("--processes", "leave it out: all that each process does is recorded", **others)
     is_command = processes and not module and not Path(name).exists() and shutil.which(name) is not None
     if not module and not is_command and not Path(name).exists():

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, to_builtins
 
 from molprof.common.errors import RunError
+from molprof.common.recorded_processes import PROCESSES_KEY, RecordedProcess
 from molprof.profiler.recording.hook import CLOCK_MARK
 from molprof.profiler.recording.tracefile import ExportedFile, OutputFile, read_exported, write_trace
 
-PROCESSES_KEY = "molprof_processes"
 # Categories of calls and work that share numbers, which each process counts for itself.
 _LINKED = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver"})
 _HOST = frozenset({"cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver", "cpu_instant_event"})
@@ -56,23 +56,13 @@ class ProcessNote(Struct):
         return title if len(title) <= _NAME_CHARACTERS else title[: _NAME_CHARACTERS - 3] + "..."
 
 
-class _Marks(Struct):
-    """Time in a file less that of CLOCK_MONOTONIC, ns, at the first and the last mark of a recording."""
-
-    first_ns: int
-    last_ns: int
-
-    @property
-    def offset_ns(self) -> int:
-        return (self.first_ns + self.last_ns) // 2
-
-
 class _Part(Struct):
     """A recording of a process."""
 
     note: ProcessNote
     exported: ExportedFile
-    marks: _Marks | None
+    # Time in the file less that of CLOCK_MONOTONIC, ns, at the first and the last mark.
+    clock_ns: tuple[int, int] | None
     base_ns: int  # that times of the file count from
     hosts: set[str]  # numbers that it has for its own process
     is_linked: bool
@@ -82,7 +72,7 @@ class _Part(Struct):
         exported = read_exported(path, output)
         base_ns = int(bytes(exported.keys.get("baseTimeNanoseconds", b"0")))
         offsets: list[int] = []
-        hosts, is_linked, mark = {str(note.pid)}, False, f'"{CLOCK_MARK}'.encode()
+        hosts, is_linked, mark = {str(note.pid), *map(str, note.others)}, False, f'"{CLOCK_MARK}'.encode()
         for event in exported.events:
             fields = _decode(event)
             category = _text(fields.get("cat"))
@@ -93,18 +83,30 @@ class _Part(Struct):
             if name.startswith(mark):
                 offsets.append(base_ns + _ns(fields["ts"]) - int(name[len(mark) : -1]))
         half = len(offsets) // 2
-        marks = _Marks(min(offsets[:half]), min(offsets[half:])) if half else None
-        return cls(note, exported, marks, base_ns, hosts, is_linked)
+        clock_ns = (min(offsets[:half]), min(offsets[half:])) if half else None
+        return cls(note, exported, clock_ns, base_ns, hosts, is_linked)
 
-    def moved(self, number: int, base_ns: int, clock_ns: int, rank: int | None) -> Iterator[bytes]:
+    @property
+    def middle_ns(self) -> int:
+        """The mean of `clock_ns`."""
+        return 0 if self.clock_ns is None else sum(self.clock_ns) // 2
+
+    @property
+    def apart_ns(self) -> int:
+        """How far `clock_ns` are apart."""
+        return 0 if self.clock_ns is None else abs(self.clock_ns[0] - self.clock_ns[1])
+
+    def moved(self, number: int, move_ns: int, rank: int | None) -> Iterator[bytes]:
         """Yield its events as they stand in the merged trace."""
-        move_ns, mark = self.base_ns + clock_ns - base_ns, f'"{CLOCK_MARK}'.encode()
+        mark, others = f'"{CLOCK_MARK}'.encode(), {*map(str, self.note.others)}
         for event in self.exported.events:
             fields = _decode(event)
             name = bytes(fields.get("name", b""))
             pid = _text(fields.get("pid"))
             is_host = pid in self.hosts
-            if name.startswith(mark) or (is_host and name == b'"process_name"'):
+            # A fork has names of the threads of the process that it is of.
+            is_other = pid in others and _text(fields.get("ph")) == "M"
+            if name.startswith(mark) or is_other or (is_host and name == b'"process_name"'):
                 continue
             if is_host:
                 fields["pid"] = Raw(b"%d" % self.note.pid)
@@ -118,24 +120,20 @@ class _Part(Struct):
 
 
 class MergedTrace(Struct):
-    """What was written, and what its readers must know."""
+    """What was written."""
 
     path: Path
-    events: dict[int, int]  # by process
-    moved_ns: int  # the most that a recording was moved by its marks
-    apart_ns: int  # the most that the marks of a recording are apart: the error of times of two processes
-    unmarked: list[int]  # processes whose clock is torch's alone
+    processes: list[RecordedProcess]
+    events: dict[int, int]  # by process number
 
 
 def merge(parts: Sequence[tuple[Path, ProcessNote]], output: OutputFile) -> MergedTrace:
-    """Write one trace of the recordings at these paths. Raises RunError where none can be read."""
+    """Write one trace of the recordings at these paths. Raises RunError where one cannot be read."""
     read = [_Part.read(path, note, output) for path, note in parts]
-    if not read:
-        raise RunError("no process recorded anything")
     base_ns = read[0].base_ns
-    marked = [(part, part.marks) for part in read if part.marks is not None]
-    moves = {id(part): marked[0][1].offset_ns - marks.offset_ns for part, marks in marked}
+    first = next((part for part in read if part.clock_ns is not None), None)
     ranks = _ranks([part.note for part in read if part.is_linked])
+    processes: dict[int, RecordedProcess] = {}
     counts: dict[int, int] = {}
     events: list[Any] = []
     for number, part in enumerate(read):
@@ -144,24 +142,19 @@ def merge(parts: Sequence[tuple[Path, ProcessNote]], output: OutputFile) -> Merg
         if note.pid not in counts:
             title = note.title if rank is None else f"rank {rank}: {note.title}"
             events.append(_encode({"ph": "M", "name": "process_name", "pid": note.pid, "args": {"name": title}}))
-        events += part.moved(number, base_ns, moves.get(id(part), 0), rank)
+        moved_ns = first.middle_ns - part.middle_ns if first is not None and part.clock_ns is not None else None
+        events += part.moved(number, part.base_ns - base_ns + (moved_ns or 0), rank)
         counts[note.pid] = counts.get(note.pid, 0) + len(events) - before
-    keys = {name: value for name, value in read[0].exported.keys.items() if name != "distributedInfo"}
-    about = [
-        {
+        earlier = processes.get(note.pid)
+        processes[note.pid] = RecordedProcess(
             **{name: getattr(note, name) for name in ("pid", "parent", "command", "name", "rank", "problems")},
-            "clock_moved_ns": max((moves.get(id(part), 0) for part in read if part.note is note), key=abs),
-        }
-        for note in {part.note.pid: part.note for part in read}.values()
-    ]
-    path = write_trace(ExportedFile(keys, events, {}), output, (), {PROCESSES_KEY: about})
-    return MergedTrace(
-        path,
-        counts,
-        max(map(abs, moves.values()), default=0),
-        max((abs(marks.first_ns - marks.last_ns) for _, marks in marked), default=0),
-        sorted({part.note.pid for part in read if part.marks is None}),
-    )
+            clock_moved_ns=moved_ns,
+            clock_apart_ns=None if moved_ns is None else max(part.apart_ns, (earlier and earlier.clock_apart_ns) or 0),
+        )
+    keys = {name: value for name, value in read[0].exported.keys.items() if name != "distributedInfo"}
+    added = {PROCESSES_KEY: to_builtins(list(processes.values()))}
+    path = write_trace(ExportedFile(keys, events, {}), output, (), added)
+    return MergedTrace(path, list(processes.values()), counts)
 
 
 def _ranks(linked: Sequence[ProcessNote]) -> dict[int, int]:

@@ -171,17 +171,19 @@ def _is_alive(note: ProcessNote) -> bool:
 def _written(merged: MergedTrace, notes: Sequence[ProcessNote]) -> Iterator[str]:
     """Yield lines about the trace."""
     by_pid = {note.pid: note for note in notes}
-    yield f"{counted(len(merged.events), 'process', 'es')} recorded:"
-    for pid, count in merged.events.items():
-        note = by_pid[pid]
-        yield f"  {note.text}: {counted(count, 'event')}{''.join(f'; {problem}' for problem in note.problems)}"
-    if len(merged.events) > 1:
+    yield f"{counted(len(merged.processes), 'process', 'es')} recorded:"
+    for process in merged.processes:
+        events = counted(merged.events[process.pid], "event")
+        yield f"  {by_pid[process.pid].text}: {'; '.join([events, *process.problems])}"
+    moved = [abs(process.clock_moved_ns) for process in merged.processes if process.clock_moved_ns is not None]
+    if len(moved) > 1:
+        apart_ns = max(process.clock_apart_ns or 0 for process in merged.processes)
         yield (
-            f"their clocks were moved by {time_text(merged.moved_ns)} at most, and agree with CLOCK_MONOTONIC to "
-            f"{time_text(merged.apart_ns)}"
+            f"their clocks were moved by {time_text(max(moved))} at most, onto that of the first, and agree with "
+            f"CLOCK_MONOTONIC to {time_text(apart_ns)}"
         )
-    if merged.unmarked:
-        yield f"without marks of the clock: {', '.join(map(str, merged.unmarked))}"
+    if unmarked := [process.pid for process in merged.processes if process.clock_moved_ns is None]:
+        yield f"without marks of the clock: {', '.join(map(str, unmarked))}"
 
 
 def _left_out(notes: dict[str, ProcessNote], recorded: set[int]) -> Iterator[str]:
