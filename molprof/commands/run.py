@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
 import sys
@@ -13,14 +14,13 @@ from typing import Any, NoReturn
 import click
 
 from molprof.commands.command import Command
-from molprof.commands.options import DURATION, check_ending, file_option, note, refuse
+from molprof.commands.options import DURATION, Read, check_ending, file_option, note, refuse
 from molprof.commands.progress import Lines
 from molprof.commands.run_options import pair
 from molprof.common.errors import UsageError
 from molprof.common.files import next_free
 from molprof.common.text import escaped
 from molprof.profiler.recording.tracefile import ENDINGS, OutputFile, default_name
-
 
 # Options about the steps of one process.
 _OF_ONE = ("call", "window", "full", "modules", "repeats", "functions", "memory")
@@ -84,7 +84,10 @@ class _ProgramCommand(Command):
     help="Record all Python processes of SCRIPT, or of any command, from their import of torch on, into one trace.",
 )
 @click.option(
-    "--after", type=DURATION, metavar="TIME", help="With --processes: begin so long after the start, such as 90s."
+    "--after",
+    type=Read(lambda text: math.inf if text == "signal" else DURATION.convert(text, None, None), "time"),
+    metavar="TIME|signal",
+    help="With --processes: begin so long after the start, such as 90s, or when molprof gets SIGUSR1.",
 )
 @click.option("--for", "length", type=DURATION, metavar="TIME", help="With --processes: record for so long.")
 def command(program: tuple[str, ...], module: bool, output: Path | None, force: bool, **options: Any) -> None:

@@ -136,6 +136,10 @@ class _ProcessRecorder:
         profile._prepare_trace = prepare_alone
         # CUDA in a process before it forks would break its children: the GPU is recorded once the program uses it.
         torch.cuda._lazy_call(self._restart)
+        if self._settings["window"]:  # a first recording must not be of another thread: Kineto prints an error then
+            self.start()
+            self.stop()
+            self._ended.clear()
         self._start_or_wait()
 
     def _start_or_wait(self) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct, to_builtins
 
-from molprof.common.errors import RunError
 from molprof.common.recorded_processes import PROCESSES_KEY, RecordedProcess
 from molprof.profiler.recording.hook import CLOCK_MARK
 from molprof.profiler.recording.tracefile import ExportedFile, OutputFile, read_exported, write_trace

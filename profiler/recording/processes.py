@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shlex
 import shutil
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -41,8 +43,8 @@ class ProcessSettings:
 
     stacks: bool = False
     shapes: bool = False
-    after_s: float | None = None  # from the start of the command
-    for_s: float | None = None
+    after_s: float | None = None  # from the start of the command; infinite: when this process gets SIGUSR1
+    for_s: float | None = None  # from then on
 
     @property
     def is_window(self) -> bool:
@@ -59,7 +61,7 @@ def record_processes(
     """
     with _folder(settings) as folder:
         began = time.monotonic()
-        code = _run(line, folder, settings)
+        code = _run(line, folder, settings, report)
         took_s = time.monotonic() - began
         (folder / hook.END_FILE).touch()
         _wait_for_others(folder, report)
@@ -95,25 +97,32 @@ def _folder(settings: ProcessSettings) -> Iterator[Path]:
         yield folder
 
 
-def _run(line: Sequence[str], folder: Path, settings: ProcessSettings) -> int:
+def _run(line: Sequence[str], folder: Path, settings: ProcessSettings, report: Callable[[str], None]) -> int:
     """Run the command to its end; the window begins and ends meanwhile."""
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     # Without the second, Kineto prints every start and stop.
     env = {"KINETO_LOG_LEVEL": "99", **os.environ, hook.FOLDER_VARIABLE: str(folder), "PYTHONPATH": ":".join(paths)}
-    begins = time.monotonic() + (settings.after_s or 0)
-    with subprocess.Popen(line, env=env) as process, _passed_on(process):
-        moments = [(begins, hook.BEGIN_FILE)] if settings.is_window else []
-        moments += [(begins + settings.for_s, hook.END_FILE)] if settings.for_s is not None else []
-        for moment, name in moments:
+    due, begins, ends = time.monotonic() + (settings.after_s or 0), threading.Event(), None
+    with subprocess.Popen(line, env=env) as process, _passed_on(process, begins.set):
+        if due == math.inf:
+            report(f"kill -USR1 {os.getpid()} begins the recording")
+        while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(max(0.0, moment - time.monotonic()))
-            (folder / name).touch()
-        return process.wait()
+                return process.wait(_POLL_S)
+            now = time.monotonic()
+            if settings.is_window and ends is None and (now >= due or begins.is_set()):
+                (folder / hook.BEGIN_FILE).touch()
+                ends = now + (math.inf if settings.for_s is None else settings.for_s)
+                report("the recording begins")
+            if ends is not None and now >= ends:
+                (folder / hook.END_FILE).touch()
+                ends = math.inf
+                report("the recording ends; processes write what they have")
 
 
 @contextlib.contextmanager
-def _passed_on(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """Pass signals that would end this process on to the command, whose end it waits for."""
+def _passed_on(process: subprocess.Popen[Any], begin: Callable[[], object]) -> Iterator[None]:
+    """Pass signals that would end this process on to the command, whose end it waits for; one calls `begin`."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         # Ctrl-C reaches all processes of a terminal's group.
@@ -121,6 +130,7 @@ def _passed_on(process: subprocess.Popen[Any]) -> Iterator[None]:
             process.send_signal(number)
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, lambda number, frame: begin())
     try:
         yield
     finally:
