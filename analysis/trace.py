@@ -256,6 +256,7 @@ class Trace:
         from molprof.analysis.findings import TraceFacts, bottleneck_of, find_all
         from molprof.analysis.reader.load import checked
         from molprof.analysis.reader.open import values_named
+        from molprof.analysis.samples import SAMPLES_KEY, from_json
 
         # Figures say what was read, so they are made of the same layers, whatever is loaded.
         layers = (self.reading.stacks, False)
@@ -269,7 +270,8 @@ class Trace:
             with computed_ahead(engine, self.reading.processes):
                 report = build_report(engine, info)
             if report.trace.whole_steps:
-                known = TraceFacts(engine, report, *stacks)
+                samples = [one.moved(-info.origin_ns) for one in from_json(info.keys.get(SAMPLES_KEY, []))]
+                known = TraceFacts(engine, report, stacks[0] if stacks else None, samples)
                 report = changed(report, findings=find_all(known), bottleneck=bottleneck_of(known))
         if key := self._key():
             path = escaped(report.trace.path)  # which may be no UTF-8

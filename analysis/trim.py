@@ -276,12 +276,12 @@ def _read(path: Path) -> tuple[_Columns, dict[str, Any]]:
         blocks.append((kind_of, starts, starts + durations, np.fromiter(map(number, events), np.int64, count)))
         return TracePart(events=count)
 
-    keys = _pass_over(path, read)
+    keys = pass_over(path, read)
     return _Columns(list(kinds), annotations, *map(np.concatenate, zip(*blocks, strict=True))), keys
 
 
-def _pass_over(path: Path, read: Callable[[bytes], TracePart]) -> dict[str, Any]:
-    """Give every block of events to `read`; return the other top-level keys. Raises TraceError."""
+def pass_over(path: Path, read: Callable[[bytes], TracePart]) -> dict[str, Any]:
+    """Give every block of events to `read`; returns the other top-level keys. Raises TraceError."""
     with open_source(path) as source:
         document = TracePass(source.name, source.blocks, Pieces(read), partial=False)
         deque(document.parts(), maxlen=0)
@@ -379,7 +379,7 @@ def _write(out: BinaryIO, path: Path, columns: _Columns, kept: Array, span_ns: t
         at += len(texts)
         return TracePart(events=len(texts))
 
-    _pass_over(path, read)
+    pass_over(path, read)
     if at != len(kept):
         raise TraceError(f"{path} was changed while it was read", hint="trim it again")
     out.write(b"\n]")

@@ -53,6 +53,7 @@ GROUPS = {
         "query": "Run SQL over traces: a module of the package, a file, or text.",
         "replay": "Run one operator of a trace by itself, or write it as a script.",
         "trim": "Cut a trace to some of its steps, phases, categories or times.",
+        "join": "Put samples of a process that was not profiled into a trace.",
         "export": "Write a trace with molprof's facts, for any Perfetto shell or UI.",
         "open": "Open traces, or all ranks of a job, in the Perfetto UI.",
         "mcp": "Serve traces to an assistant by the Model Context Protocol.",
@@ -70,7 +71,9 @@ _MOVED = {"plot": "report plot", "queries": "query list", "recommend": "sweep re
           "logs": "jobs logs"}  # fmt: skip
 # Commands that read traces. They use no linear algebra: numpy's OpenBLAS would start a thread per processor, and each
 # would wait in a busy loop for 0.1 s.
-_READERS = frozenset({"report", "compare", "predict", "ranks", "open", "trim", "export", "query", "history", "mcp"})
+_READERS = frozenset(
+    {"report", "compare", "predict", "ranks", "open", "trim", "export", "join", "query", "history", "mcp"}
+)
 
 
 class LazyGroup(CommandGroup):

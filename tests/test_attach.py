@@ -32,6 +32,7 @@ class Fake(ThreadingHTTPServer):
         self.has_profiler, self.models = True, [{"id": "mine"}]
         self.refuses = ""  # what it answers to requests
         self.breaks = False  # answers end before their usage
+        self.drops: list[str] = []  # paths at which the connection breaks before the answer, once each
 
     @property
     def url(self) -> str:
@@ -56,6 +57,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.append((self.path, body))
         if self.path.endswith("_profile") and not self.server.has_profiler:
             self._send(404, "no such path")
+        elif self.path in self.server.drops and (self.path != "/stop_profile" or self.server.on):
+            self.server.drops.remove(self.path)
+            self.server.on = True  # it starts, and does not stop
+            self.close_connection = True
         elif self.path.endswith("_profile"):
             self.server.on = self.path == "/start_profile"
             if not self.server.on:
@@ -151,7 +156,21 @@ def test_requests_at_a_rate(tmp_path: Path, server: Fake) -> None:
     assert all(one["wall_ns"] > sent[0][2] for run in runs.values() for one in run["passes"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("drops", "code"), [(["/stop_profile"], 0), (["/start_profile"], 3), (["/start_profile", "/stop_profile"], 3)]
+)
+def test_a_connection_that_breaks_leaves_no_profiler_on(
+    tmp_path: Path, server: Fake, drops: list[str], code: int
+) -> None:
+    server.drops = drops
+    line = words(server, "--warmup", "0", "--trace-dir", "served", "--traces", "out")
+    found, _, err = called(line, tmp_path)
+    assert found == code, err
+    assert not server.on
+    assert server.drops == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_leaves_no_profiler_on(tmp_path: Path, server: Fake, number: signal.Signals) -> None:
     line = words(server, "--warmup", "0", "--trace-dir", "served", "--traces", "out")
     server.held = threading.Event()

@@ -16,6 +16,7 @@ _SUBJECTS = (
     "answers",
     "constraint",
     "engine",
+    "samples",
     "masks",
     "idle",
     "waits",

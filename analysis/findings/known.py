@@ -9,7 +9,7 @@ represent all of their kind. A foreign trace has one clock: gains are ratios of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from molprof.analysis.facts.work import COMMUNICATION
 from molprof.analysis.figures.model import RECORDED_SPAN, RUN_TIME, Gain, Group, Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.frame import Frame
+from molprof.analysis.samples import Samples
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query
 from molprof.analysis.union import Union
@@ -159,9 +160,10 @@ class TraceFacts:
         engine: TraceProcessor,
         report: Report | None = None,
         stacks: Stacks | None = None,
+        samples: Sequence[Samples] = (),
     ) -> None:
-        """Set the trace. stacks: Python stacks that the engine does not have."""
-        self.engine, self._report, self.stacks = engine, report, stacks
+        """stacks: Python stacks that the engine does not have. samples: joined to the trace, on the engine's clock."""
+        self.engine, self._report, self.stacks, self.samples = engine, report, stacks, samples
         self._kept: dict[tuple[str, Any], Any] = {}
 
     @property

@@ -10,21 +10,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from molprof.commands.options import FOLDER, Read, declared, grouped, make_folder, note, number_option
+from molprof.commands.options import DURATION, FOLDER, Read, declared, grouped, make_folder, note, number_option
 from molprof.common.errors import UsageError
 
 if TYPE_CHECKING:
     from molprof.profiler.attach.server import Server
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES = {"MB": 10**6, "GB": 10**9}
-
-
-def _duration(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
-    if match is None or not float(match[1]):
-        raise ValueError(f"{text!r} is no time, such as 30s, 10m, 24h or 7d")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 def _bytes(text: str) -> int:
@@ -40,14 +32,14 @@ class WindowOptions:
 
     every: float | None = declared(
         "--every",
-        type=Read(_duration, "time"),
+        type=DURATION,
         metavar="TIME",
         help="Send nothing; record --steps of what the server does, each 10m or so, and add them to --to.",
     )
     length: float | None = declared(
         "--for",
         "length",
-        type=Read(_duration, "time"),
+        type=DURATION,
         metavar="TIME",
         default="24h",
         show_default=True,

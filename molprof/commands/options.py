@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -74,6 +75,17 @@ class Read(click.ParamType):  # type: ignore[type-arg]  # generic in click's stu
             return self._read(value) if isinstance(value, str) else value
         except ValueError as problem:
             self.fail(str(problem), param, ctx)
+
+
+def _duration(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    if match is None or not float(match[1]):
+        raise ValueError(f"{text!r} is no time, such as 30s, 10m, 24h or 7d")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+
+
+# A length of time, in s.
+DURATION = Read(_duration, "time")
 
 
 def number_option(*names: str, least: int = 1, most: int | None = None, **settings: Any) -> Callable[[_F], _F]:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from molprof.commands.command import Command
-from molprof.commands.options import check_ending, file_option, note
+from molprof.commands.options import DURATION, Read, check_ending, file_option, note, refuse
 from molprof.commands.progress import Lines
 from molprof.commands.run_options import pair
 from molprof.common.errors import UsageError
 from molprof.common.files import next_free
 from molprof.common.text import escaped
 from molprof.profiler.recording.tracefile import ENDINGS, OutputFile, default_name
+
+# Options about the steps of one process.
+_OF_ONE = ("call", "window", "full", "modules", "repeats", "functions", "memory")
 
 
 class _ProgramCommand(Command):
@@ -73,6 +78,18 @@ class _ProgramCommand(Command):
 @click.option(
     "--memory", is_flag=True, help="Record allocations and frees of memory too, for molprof report by memory."
 )
+@click.option(
+    "--processes",
+    is_flag=True,
+    help="Record all Python processes of SCRIPT, or of any command, from their import of torch on, into one trace.",
+)
+@click.option(
+    "--after",
+    type=Read(lambda text: math.inf if text == "signal" else DURATION.convert(text, None, None), "time"),
+    metavar="TIME|signal",
+    help="With --processes: begin so long after the start, such as 90s, or when molprof gets SIGUSR1.",
+)
+@click.option("--for", "length", type=DURATION, metavar="TIME", help="With --processes: record for so long.")
 def command(program: tuple[str, ...], module: bool, output: Path | None, force: bool, **options: Any) -> None:
     """Run a Python program as it is, and record how it generates.
 
@@ -90,9 +107,17 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
       molprof run -o mine.json.gz --window 0:9 script.py
       molprof run -o mine.json.gz --call 5 -m package.module
       molprof run --repeats 5 script.py
+      molprof run --processes -o job.json.gz torchrun --nproc-per-node 2 train.py
     """
-    name = program[0]
-    if not module and not Path(name).exists():
+    name, processes = program[0], options.pop("processes")
+    window = {name: options.pop(name) for name in ("after", "length")}
+    if not processes and any(window.values()):
+        raise UsageError("--after and --for go with --processes", hint="--window chooses steps of one process")
+    if processes:
+        others = {**{option: options[option] for option in _OF_ONE}, "without_processors": options["without"]}
+        refuse("--processes", "leave it out: all that each process does is recorded", **others)
+    is_command = processes and not module and not Path(name).exists() and shutil.which(name) is not None
+    if not module and not is_command and not Path(name).exists():
         raise UsageError(f"no such file: {name}", hint="-m NAME runs a module")
     if not module and Path(name).is_dir() and not Path(name, "__main__.py").exists():
         raise UsageError(f"{name} is a folder without __main__.py", hint="name a script; -m NAME runs a module")
@@ -105,7 +130,7 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
     if output is not None:
         check_ending(output, ENDINGS)
     path = next_free(Path(default_name(Path(name).stem if not module else name, None))) if output is None else output
-    OutputFile(path, force).check([] if module else [Path(name)])
+    OutputFile(path, force).check([] if module or is_command else [Path(name)])
     context = click.get_current_context()
     if misplaced := list(_given_to_program(context.command.params, program[1:])):
         click.echo(
@@ -113,6 +138,9 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
             f" {escaped(name)}",
             err=True,
         )
+    if processes:
+        line = [*([] if is_command else [sys.executable]), *(["-m"] if module else []), *program]
+        _record_processes(line, OutputFile(path, force, chosen=output is None), **options, **window)
     from molprof.profiler.recording.script import replace_process
 
     # The program may change its folder.
@@ -148,6 +176,15 @@ def _repeat(settings: dict[str, Any], program: tuple[str, ...], output: OutputFi
             note(f"next: molprof compare {shlex.quote(str(other.path))} {shlex.quote(str(output.path))}")
     if code:
         raise SystemExit(code)
+
+
+def _record_processes(line: Sequence[str], output: OutputFile, **options: Any) -> NoReturn:
+    """Run a command line, write one trace of its processes, and end as it did."""
+    from molprof.profiler.recording.processes import ProcessSettings, record_processes
+
+    settings = ProcessSettings(options["stacks"], options["shapes"], options["after"], options["length"])
+    code = record_processes(line, settings, output, lambda text: note(escaped(text)))
+    raise SystemExit(code if code >= 0 else 128 - code)
 
 
 def _given_to_program(params: Sequence[click.Parameter], arguments: Sequence[str]) -> Iterator[str]:

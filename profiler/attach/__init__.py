@@ -279,17 +279,45 @@ def _check_recording(server: Server, recording: ServerRecording, report: Callabl
 
 
 def start_profiler(server: Server, begin: dict[str, Any]) -> None:
-    """Start the server's profiler. Raises RunError where it cannot."""
+    """Start the server's profiler. Raises RunError where it cannot; it is off then."""
     try:
         server.ask("POST", "/start_profile", begin)
     except RefusedError as problem:  # it may run for somebody else
         busy = f"it may record already: wait, or stop it by curl -X POST {server.url}/stop_profile"
         hint = NO_PROFILER if problem.status == HTTPStatus.NOT_FOUND else busy
         raise RunError(f"the server does not record: {problem}", hint=hint) from problem
+    except RunError:  # the connection broke before the answer: it may have started
+        stop_profiler(server, lambda line: None)
+        raise
 
 
 def stop_profiler(server: Server, report: Callable[[str], None]) -> None:
-    """Stop the profiler; this waits until the trace is written. Raises RunError."""
+    """Stop the profiler, which answers when the trace is written.
+
+    It is off afterwards: where the connection breaks it is asked once more, and one of a server that is gone is off.
+    Raises RunError.
+    """
+    try:
+        _ask_to_stop(server, report)
+    except RefusedError as problem:
+        if server.kind != SGLANG:
+            raise
+        report(f"the server's profiler had stopped: {problem}")  # by itself, after its steps
+    except RunError:
+        if not server.is_there():
+            text = f"the server at {server.url} ended while it was recorded, and its profiler with it"
+            raise RunError(text) from None
+        report("the connection to the server broke: its profiler is stopped once more")
+        try:
+            _ask_to_stop(server, report)
+        except RefusedError as problem:  # the first request had stopped it
+            report(f"the server's profiler had stopped: {problem}")
+        except RunError as problem:
+            hint = f"it may be on still, and grow: curl -X POST {server.url}/stop_profile"
+            raise RunError(f"the server does not say whether its profiler is off: {problem}", hint) from problem
+
+
+def _ask_to_stop(server: Server, report: Callable[[str], None]) -> None:
     problems: list[RunError] = []
 
     def ask() -> None:

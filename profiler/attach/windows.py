@@ -17,7 +17,7 @@ from molprof.common.process import interrupts_held
 from molprof.common.settings import VLLM
 from molprof.common.values import bytes_text, counted
 from molprof.profiler.attach import NO_PROFILER, largest, start_profiler, stop_profiler, traces_in, when_whole
-from molprof.profiler.attach.server import SGLANG, RefusedError, Server
+from molprof.profiler.attach.server import SGLANG, Server
 
 _POLL_S, _WRITE_S = 0.2, 300
 # Windows in a row without a trace, after which a server is left alone.
@@ -123,7 +123,7 @@ def _window(server: Server, sampling: Sampling, sampled: Sampled, report: Callab
                 if traces_in(sampling.source) != before:  # it has stopped by itself after its steps
                     break
         finally:
-            _off(server, report)
+            stop_profiler(server, report)
             sampled.profiled_s += time.monotonic() - began
     written = when_whole(before, sampling.source, _WRITE_S)
     path, size = largest(written), sum(item.stat().st_size for item in written)
@@ -135,23 +135,6 @@ def _window(server: Server, sampling: Sampling, sampled: Sampled, report: Callab
 
 def _files(folder: Path) -> set[Path]:
     return {*folder.rglob("*.json"), *folder.rglob("*.json.gz")}
-
-
-def _off(server: Server, report: Callable[[str], None]) -> None:
-    """Stop the profiler; do nothing if the server is gone or refuses because it has stopped already."""
-    try:
-        stop_profiler(server, report)
-    except RefusedError as problem:
-        if server.kind != SGLANG:
-            raise
-        report(f"the server's profiler had stopped: {problem}")
-    except RunError:
-        if server.is_there():
-            stop_profiler(server, report)
-        else:
-            raise RunError(
-                f"the server at {server.url} ended while it was recorded, and its profiler with it"
-            ) from None
 
 
 def _put_away(path: Path, sampling: Sampling) -> int:

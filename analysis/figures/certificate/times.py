@@ -8,6 +8,7 @@ from molprof.analysis.figures.certificate.check import CheckedTrace, bounded, ch
 from molprof.analysis.figures.model import Bound, Doubt, Evidence
 from molprof.analysis.reader import ClockTicks
 from molprof.analysis.trace_processor.package import Query, query_dicts, query_row, query_rows
+from molprof.common.recorded_processes import PROCESSES_KEY, from_json
 from molprof.common.values import count_text, counted, time_text
 
 _CLOCK = Query(
@@ -132,7 +133,9 @@ def _ranks(trace: CheckedTrace) -> Iterator[Doubt]:
     world_size = job.get("world_size") if isinstance(job, dict) else None
     evidence = {"processes": len(processes), "world_size": world_size}
     reason = f"{len(processes)} processes (ranks) in one file"
-    yield bounded("host_time", f"{reason}: their clocks are not aligned", evidence)
+    told = from_json(trace.info.keys.get(PROCESSES_KEY, []))
+    if not told or any(process.clock_moved_ns is None for process in told):
+        yield bounded("host_time", f"{reason}: their clocks are not aligned", evidence)
     if 0 < len(trace.devices) < sum(bool(process["gpu_calls"]) for process in processes):
         why = f"{reason} share {counted(len(trace.devices), 'device number')}"
         yield from lost(("gpu_time", "gpu_idle"), why, evidence)
