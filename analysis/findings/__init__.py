@@ -29,6 +29,7 @@ _SUBJECTS = (
     "cpu",
     "processor",
     "forced",
+    "drafts",
     "run",
     "ends",
     "cold",
