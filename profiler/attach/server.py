@@ -88,6 +88,15 @@ class Server:
                 f"{where}{self.url} has no model {shortened(model)!r}", f"it has {', '.join(self.models[:10])}"
             )
 
+    def fields(self, path: str) -> frozenset[str] | None:
+        """Return the fields that its API has for a path; None: it does not describe them."""
+        try:
+            api = json.loads(self.ask("GET", "/openapi.json"))
+            schema = api["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+            return frozenset(api["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["properties"])
+        except (RunError, ValueError, LookupError, TypeError, AttributeError):
+            return None
+
     def has(self, path: str) -> bool:
         """Whether it knows a path, which is not called: other methods than its own are refused there."""
         try:
