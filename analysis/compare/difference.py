@@ -39,7 +39,8 @@ _LEAST_RATIO = 0.001
 # Of `Setup`, what decides the work of a forward of given rows: settings, and what only running tells.
 _FORWARD = (*recorded("forward"), "parameters", "logits_width", "gpu", "torch", "transformers")
 _TOKENS = recorded("tokens")
-_OF_DRAFTS = ("assistant", "speculative", "free_drafts")
+# Drafting may bring its own threads (numba's, for vLLM's n-grams).
+_OF_DRAFTS = ("assistant", "speculative", "free_drafts", "threads")
 # Kernels of a forward may differ by so much with the length of what it reads.
 _TOLERANCE = Fraction(1, 100)
 

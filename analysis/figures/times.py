@@ -226,8 +226,8 @@ MASKING = (
     _of_processor("masking_operators", "processor leaf operators per step", "leaf_operators", "launches", gpu=False),
     _of_processor("masking_syncs", "processor host syncs per step", "syncs", "launches"),
     _filled("masks_filled", "masks filled", lambda it: it.masks, "count"),
+    _filled("draft_masks", "masks filled for drafts alone", lambda it: it.draft_masks, "count"),
     _filled("mask_fill_ns", "time to fill a mask", lambda it: per(it.ns, it.masks)),
-    _filled("draft_masks", "of them for drafts alone", lambda it: it.draft_masks, "count"),
     _filled("draft_mask_ns", "time to fill a mask for drafts alone", lambda it: per(it.draft_ns, it.draft_masks)),
     _of_forced(
         "forced_ratio",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 
 from msgspec import UNSET
@@ -28,9 +27,10 @@ _WITHOUT = "capture the same without drafts, and compare"
     needs=("timed",),
 )
 def forbidden_drafts(known: TraceFacts) -> FindingEvidence | None:
-    """Fire where the grammar ended 10 % of the rounds that a rejected draft ended.
+    """Fire where the grammar ended 10 % of the rounds that a rejected draft ended; of vLLM a note.
 
-    Gain: a decode step for each draft from the first forbidden one of a round on.
+    Gain: a decode step for each draft from the first forbidden one of a round on. VLLM drops those before the forward,
+    and has no drafts under the grammar in their place.
     """
     run = known.run
     if (drafts := run.drafts) is None or not drafts.rejected_by_grammar or not run.decode_steps:
@@ -40,19 +40,18 @@ def forbidden_drafts(known: TraceFacts) -> FindingEvidence | None:
     if ratio < _LEAST_FORBIDDEN:
         return None
     lost = drafts.rejected_by_grammar + drafts.dropped
-    if (most := _most_per_round(run)) is not None:
-        lost = min(lost, drafts.rejected_by_grammar * most)
     saved_ns = min(lost, run.decode_steps) / run.decode_steps * run.decode_ns
-    fix = ""
-    if run.setup.engine == VLLM:
-        fix = f"vLLM drafts without the grammar: lower num_speculative_tokens loses fewer drafts ({_WITHOUT})."
+    of_vllm = run.setup.engine == VLLM
+    gain = None if of_vllm else known.gain(saved_ns / (run.wall_ns.median or saved_ns), "steps of the lost drafts")
+    fix = f"vLLM drafts without the grammar. To know what drafts save under it: {_WITHOUT}." if of_vllm else ""
     return FindingEvidence(
         f"of {counted(drafts.drafted, 'drafted token')} {count_text(drafts.accepted)} were accepted, "
         f"{count_text(drafts.rejected_by_model)} rejected by the model, {count_text(drafts.rejected_by_grammar)} by the"
         f" grammar, {count_text(drafts.dropped)} dropped",
-        {**_figures(drafts), "forbidden_ratio": ratio, "lost_tokens": lost},
-        known.gain(saved_ns / (run.wall_ns.median or saved_ns), "steps of the lost drafts"),
+        {**_figures(drafts), "forbidden_ratio": ratio},
+        gain,
         fix,
+        note=of_vllm,
         title=f"The grammar forbids the draft that ends {percent_text(ratio)} of the rejected rounds",
     )
 
@@ -79,13 +78,13 @@ def drafts(known: TraceFacts) -> FindingEvidence | None:
     draft_ns, mask_ns = statistics.median(times), statistics.median(item.draft_ns for item in fills) if fills else 0
     cost_ns = draft_ns + mask_ns
     step_ns = max(0, run.decode_ns - cost_ns) / run.decode_steps
-    saved_ns = found.accepted * step_ns
+    saved_ns = _saved_steps(run, found.accepted) * step_ns
     pays = cost_ns <= saved_ns
     return FindingEvidence(
         f"{count_text(found.accepted)} of {counted(found.drafted, 'drafted token')} accepted, "
         f"{number_text(run.tokens_per_step)} tokens per row and step; {time_text(draft_ns)} to draft"
-        f"{_masks(fills, mask_ns)}; a step without these takes {time_text(step_ns)}, and an accepted draft saves one at"
-        " most; longer forwards are not in it",
+        f"{_masks(fills, mask_ns)}; a step without these takes {time_text(step_ns)}, and at most"
+        f" {counted(_saved_steps(run, found.accepted), 'step')} were saved; longer forwards are not in it",
         {**_figures(found), "draft_ns": draft_ns, "draft_masks_ns": mask_ns, "step_ns": step_ns, "saved_ns": saved_ns},
         None if pays else known.gain(cost_ns / run.wall_ns.median, "drafting and its masks",
                                      (cost_ns - saved_ns) / run.wall_ns.median),
@@ -108,11 +107,8 @@ def _figures(drafts: Drafts) -> dict[str, int | float]:
     return {name: getattr(drafts, name) for name in drafts.__struct_fields__}
 
 
-def _most_per_round(run: Run) -> int | None:
-    """Return the most drafts of a round, as vLLM's config has it; None: not known."""
-    try:
-        config = json.loads(run.setup.speculative or "")
-    except ValueError:
-        return None
-    count = config.get("num_speculative_tokens") if isinstance(config, dict) else None
-    return count if isinstance(count, int) and count > 0 else None
+def _saved_steps(run: Run, accepted: int) -> int:
+    """Return the most steps that accepted drafts saved: one each, or those of the longest answer if all ran at once."""
+    if run.batches == 1 and run.molecules <= (run.setup.batch_size or 0):
+        return min(accepted, max(0, max((item.tokens for item in run.sequences), default=0) - run.steps))
+    return accepted
