@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import torch
 from captures import captured, inputs, settings
+from msgspec import UNSET
 from test_jump import GENERATE, batches, lively, rows, runner
 
 from molprof import api
+from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.figures.catalog import METRICS
+from molprof.common.drafts import Drafts
 from molprof.common.errors import UsageError
-from molprof.common.manifest import Drafts
+from molprof.common.values import number_text
 from molprof.profiler.engines import BatchResult
 
 SMILES = ("C",)
@@ -108,6 +111,24 @@ def test_a_capture_and_its_report(assistants: dict[str, str], tmp_path: Path) ->
     assert report.run.setup.loop == f"input order, assistant {assistants['like']}, free drafts"
     assert METRICS["accepted_ratio"].value(report) == molecule.drafts.accepted / molecule.drafts.drafted
     assert METRICS["draft_ns"].value(report) == repeat.draft_ns
+    fills, rounds = report.run.repeats[0].mask_fills, report.run.steps
+    assert fills is not UNSET
+    assert fills.masks == fills.draft_masks + rounds
+    assert 0 < fills.draft_masks <= molecule.drafts.drafted
+    assert 0 < fills.draft_ns < fills.ns <= repeat.phases_ns["processor"] + repeat.phases_ns["sampling"]
+    assert METRICS["masks_filled"].value(report) == fills.masks
+    assert METRICS["draft_mask_ns"].value(report) == fills.draft_ns / fills.draft_masks
+    titles = {item.id: item.title for item in report.findings}
+    assert titles["forbidden_drafts"].startswith("The grammar forbids the draft that ends ")
+    assert titles["drafts"].startswith("Drafts cost ")
+    plain = dataclasses.replace(asked, assistant=None, free_drafts=False)
+    without = captured(tmp_path / "without.json", plain, inputs(tmp_path, 1, "CO\n"), lively("llama"))
+    (verdict,) = comparison_document(api.compare(without.path, result.path)).summary
+    per_step = len(molecule.token_ids) / rounds
+    assert f"Drafts: {number_text(per_step)} against 1 tokens per row and step, " in verdict
+    assert " (masks of draft positions take " in verdict
+    (same,) = comparison_document(api.compare(result.path, result.path)).summary
+    assert "Drafts" not in same
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ import pytest
 import tiny_trace
 from goldens import called
 from msgspec.structs import replace
+from test_measured_beside import results
 
+from molprof.analysis.fleet.history import entries
 from molprof.analysis.fleet.row import read_part, row_path, write_part
 
 # What Otava prints of series that change once, from their first value to another.
@@ -91,6 +93,26 @@ def test_a_result_is_added_once(history: Path) -> None:
     assert "1.json added to other: 1\n" in said
     assert "1 of 2 results could not be read, first cut.json is truncated" in said
     assert "1.json is already in other: 1\n" in called(line, history)[2]
+
+
+def test_masks_of_a_benchmark_are_results_of_each_engine(tmp_path: Path) -> None:
+    masks = results(tmp_path / "masks.jsonl", {"xgrammar": [800, 1600], "table": [80]}, "qwen")
+    line = ["history", "add", masks.name, "--to", "kept", "--name", "nightly", "--commit", "c0"]
+    code, _, said = called(line, tmp_path)
+    assert code == 0
+    assert "masks.jsonl added to kept: nightly: xgrammar, number, 8 rows on cuda\n" in said
+    kept = {entry.name: entry for entry in entries(tmp_path / "kept")}
+    assert {name: entry.figures for name, entry in kept.items()} == {
+        "nightly: table, number": {"mask_fill_ns": 5},
+        "nightly: table, number, 8 rows on cuda": {"processor_ns": 80, "mask_fill_ns": 10},
+        "nightly: xgrammar, number": {"mask_fill_ns": 5},
+        "nightly: xgrammar, number, 8 rows on cuda": {"processor_ns": 1200, "mask_fill_ns": 150},
+    }
+    assert kept["nightly: table, number"].environment == {"tokenizer": "qwen", "table": "1"}
+    assert "is there already" in called(line, tmp_path)[2]
+    (tmp_path / "other.jsonl").write_text("{}\n")
+    code, _, said = called(["history", "add", "other.jsonl", "--to", "kept"], tmp_path)
+    assert (code, "other.jsonl line 1 is not a benchmark record" in said) == (3, True)
 
 
 def test_without_otava(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,3 +70,7 @@ def test_what_a_trace_cannot_answer(folder: Path) -> None:
     tiny_trace.write(folder / "cpu.json", {"traceEvents": [tiny_trace.slice_("cpu_op", "aten::mm", 0, 5)]})
     _, out, _ = called(["report", "cpu.json", "--format", "json"], folder)
     assert {item["question"] for item in json.loads(out)["not_answered"]} >= CPU_ONLY
+    _, out, _ = called(["compare", "gpu.json", "cpu.json", "--format", "json"], folder)
+    first, other = json.loads(out)["not_answered"]
+    assert {item["question"]: item["reason"] for item in first} == reasons
+    assert {item["question"] for item in other} >= CPU_ONLY

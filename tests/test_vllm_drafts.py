@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from molprof.common.drafts import Drafts
 from molprof.common.errors import UsageError
-from molprof.common.manifest import Drafts
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.engines.vllm_drafts import DraftCounter, speculative_of
+from molprof.profiler.engines.vllm_drafts import DraftCounter, FillCounter, speculative_of
 
 
 def core(allowed: int) -> Any:
@@ -54,6 +54,34 @@ def test_what_becomes_of_a_round(allowed: int, computed: int, tokens: int, finis
     rejected = found.rejected_by_model + found.rejected_by_grammar
     assert found.drafted == found.accepted + rejected + found.dropped
     assert counter.of("b") == Drafts(0, 0, 0, 0, 0, 0)
+
+
+class Manager:
+    """What of vLLM's StructuredOutputManager is looked at."""
+
+    def __init__(self) -> None:
+        self.filled: list[int] = []
+
+    def _fill_bitmasks(self, batch: Any) -> None:
+        self.filled += [index for _, index, _ in batch]
+
+    def grammar_bitmask(self, requests: Any, names: list[str], drafts: dict[str, list[int]]) -> int:
+        count = len(names) + sum(len(drafts.get(name, ())) for name in names)
+        for index in range(count):
+            self._fill_bitmasks(((None, index, True),))
+        return count
+
+
+def test_masks_of_draft_positions_are_counted_apart() -> None:
+    manager, counter = Manager(), FillCounter()
+    with counter.watching(manager):
+        assert manager.grammar_bitmask({}, ["a", "b"], {}) == 2
+        assert manager.grammar_bitmask({}, ["a", "b"], {"a": [1, 2, 3], "c": [4]}) == 5
+    fills = counter.fills
+    assert (fills.masks, fills.draft_masks) == (7, 3)
+    assert 0 < fills.draft_ns < fills.ns
+    assert manager.filled == [0, 1, 0, 1, 2, 3, 4]
+    assert "grammar_bitmask" not in vars(manager)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "3"])

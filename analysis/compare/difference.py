@@ -39,6 +39,8 @@ _LEAST_RATIO = 0.001
 # Of `Setup`, what decides the work of a forward of given rows: settings, and what only running tells.
 _FORWARD = (*recorded("forward"), "parameters", "logits_width", "gpu", "torch", "transformers")
 _TOKENS = recorded("tokens")
+# Drafting may bring its own threads (numba's, for vLLM's n-grams).
+_OF_DRAFTS = ("assistant", "speculative", "free_drafts", "threads")
 # Kernels of a forward may differ by so much with the length of what it reads.
 _TOLERANCE = Fraction(1, 100)
 
@@ -371,6 +373,12 @@ def same_work(first: Run, other: Run) -> frozenset[str]:
     if one.prompt_widths == two.prompt_widths:
         phases |= {"tokenize", "setup", "prefill"}
     return frozenset(phases)
+
+
+def only_drafts_differ(first: Run, other: Run) -> bool:
+    """Return True if one of two runs has drafts, and no other setting of their forwards and tokens differs."""
+    names = tuple(name for name in (*_FORWARD, *_TOKENS) if name not in _OF_DRAFTS)
+    return (first.drafts is None) != (other.drafts is None) and not _differ(first, other, names)
 
 
 def _differ(first: Run, other: Run, names: tuple[str, ...]) -> bool:

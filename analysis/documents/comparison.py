@@ -20,6 +20,7 @@ from molprof.analysis.documents.figures import (
     settings_section,
 )
 from molprof.analysis.documents.findings import findings_section
+from molprof.analysis.documents.questions import not_answered
 from molprof.analysis.documents.report import plots_section, report_sections, warnings
 from molprof.analysis.documents.runs import runs_section, told_once
 from molprof.analysis.documents.verdict import comparison_verdict
@@ -45,7 +46,7 @@ def comparison_document(comparison: Comparison) -> Document:
             *_confidence(comparison),
             *(replace(section, page_only=True) for section in report_sections(reports)),
         ),
-        comparison.to_json,
+        lambda: {**comparison.to_json(), "not_answered": [not_answered(report) for report in comparison.runs]},
         lambda: _records(comparison),
         told_once(reports.labels, warnings(reports)),
         comparison_verdict(comparison),

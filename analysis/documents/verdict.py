@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import UNSET
+
 from molprof.analysis.compare import Comparison, one_file, unlike_surroundings
-from molprof.analysis.compare.difference import Difference, known_parts, named_parts
+from molprof.analysis.compare.difference import Difference, known_parts, named_parts, only_drafts_differ
 from molprof.analysis.compare.parts import MACHINE, PART_LABELS, RECORDED_LABELS, group_of
 from molprof.analysis.compare.recorded import StepDifference, TraceDifference
 from molprof.analysis.compare.rows import ComparedRow
@@ -15,10 +18,12 @@ from molprof.analysis.documents.served import SEEN
 from molprof.analysis.figures.model import ServedTimes
 from molprof.analysis.figures.requests import window_text
 from molprof.analysis.figures.run_model import Run
+from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import (
     count_text,
     counted,
     factor_text,
+    number_text,
     per,
     signed_percent_text,
     signed_time_text,
@@ -114,6 +119,8 @@ def _statement(comparison: Comparison, index: int) -> str:
         text = _against(comparison, index, difference)
         if (doubts := _doubts(difference)) and not difference.paired:  # rounds of paired runs meet the same machine
             text += f" Not reliable: {'; '.join(doubts)}."
+        if only_drafts_differ(first.run, report.run):
+            text += _drafts(first.run, report.run, difference)
         text += _validity(comparison, (index, 0))
         if not by_token(comparison):
             text += _at_limit(comparison, (index, 0), "times are not of whole answers.")
@@ -300,6 +307,23 @@ def _causes(difference: Difference) -> str:
         elif unequal:
             text = " No part of unequal work differs by more than the speed of equal work does."
     return text
+
+
+def _drafts(first: Run, run: Run, difference: Difference) -> str:
+    """Return the sentence on what drafts save, and what they cost in each phase of a step."""
+    each = " against ".join(number_text(item.tokens_per_step) for item in (run, first))
+    drafted = run if first.drafts is None else first
+    times = [repeat.mask_fills.draft_ns for repeat in drafted.repeats if repeat.mask_fills is not UNSET]
+    masks = f" (masks of draft positions take {time_text(statistics.median(times))})" if any(times) else ""
+    costs = {phase: sum(difference.parts[part] for part in difference.parts if group_of(part) == phase)
+             for phase in STEP_PHASES}  # fmt: skip
+    parts = "; ".join(
+        f"{phase} {signed_time_text(ns)}{masks if phase == 'processor' else ''}" for phase, ns in costs.items()
+    )
+    return (
+        f" Drafts: {each} tokens per row and step, {signed_time_text(difference.parts.get('steps.forced', 0))} by fewer"
+        f" steps; by the cost of a step: {parts}."
+    )
 
 
 def _machine_ns(difference: Difference) -> int:

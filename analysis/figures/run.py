@@ -32,8 +32,9 @@ from molprof.analysis.figures.run_model import (
 from molprof.analysis.figures.stood import forced_of_run
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_dicts, query_row, query_rows
+from molprof.common.drafts import Drafts
 from molprof.common.errors import TraceError
-from molprof.common.manifest import BETWEEN, PHASES, STEP_PHASES, Drafts, Manifest, MaskedLogits, ProgramTotals, Repeat
+from molprof.common.manifest import BETWEEN, PHASES, STEP_PHASES, Manifest, MaskedLogits, ProgramTotals, Repeat
 from molprof.common.settings import RANDOM
 from molprof.common.typed_json import read_typed
 from molprof.common.values import per, percentile

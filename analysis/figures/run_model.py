@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from molprof.analysis.figures.drift import Drift, ModelDisagreement
-from molprof.common.manifest import Drafts, Machine, MaskedLogits, ProgramTotals, Session, Window
+from molprof.common.drafts import Drafts, MaskFills
+from molprof.common.manifest import STEP_PHASES, Machine, MaskedLogits, ProgramTotals, Session, Window
 from molprof.common.sampled import SampledFunctions
 from molprof.common.settings import AUTO, GENERATE, SETTINGS
 from molprof.common.values import per
@@ -39,6 +40,7 @@ class RepeatFigures(Struct, frozen=True):
     compiles: int | None
     compile_ns: int | None
     draft_ns: int | None = None
+    mask_fills: MaskFills | UnsetType = UNSET
     latency: dict[str, int | None] | UnsetType = UNSET  # of requests, by figure
 
 
@@ -319,6 +321,16 @@ class Run(Struct, frozen=True):
     def of_molecules(self) -> bool:
         """True if it generated molecules; False for answers to plain prompts, which have no coordinates."""
         return not self.sequences or any(item.smiles is not None for item in self.sequences)
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Tokens of a row in a step before it ends: more than 1 with drafts, or where forced text is appended."""
+        return per(self.generated_tokens, self.row_steps - self.idle_row_steps)
+
+    @property
+    def decode_ns(self) -> float:
+        """The unprofiled time of decode steps, ns; 0 where there is none."""
+        return sum(self.phases[name].wall_ns or 0 for name in STEP_PHASES) if self.decode_steps > 0 else 0
 
     @property
     def has_answers(self) -> bool:

@@ -12,7 +12,8 @@ from molprof.analysis.figures.figure import STEPS_SQL, CountedEvents, Figure, of
 from molprof.analysis.figures.model import Group
 from molprof.analysis.figures.run_model import RepeatFigures, Run
 from molprof.analysis.figures.stood import figures_of
-from molprof.common.manifest import SETUP_PHASES, Drafts
+from molprof.common.drafts import Drafts, MaskFills
+from molprof.common.manifest import SETUP_PHASES
 from molprof.common.values import Unit, per
 
 # From the wall time of a pass, and the times of its phases.
@@ -108,9 +109,26 @@ def _drafts(name: str, label: str, value: Callable[[Drafts], float | None], unit
     return _of_answers(name, label, lambda run: None if run.drafts is None else value(run.drafts), unit)
 
 
-def _draft_ns(run: Run) -> float | None:
-    times = [repeat.draft_ns for repeat in run.repeats if repeat.draft_ns is not None]
-    return statistics.median(times) if times else None
+def _of_passes(
+    name: str, heading: str, label: str, value: Callable[[RepeatFigures], float | None], unit: Unit = "ns"
+) -> Figure:
+    """Return a figure of each timed pass, of the run their median; None where no pass has it."""
+
+    def median(run: Run) -> float | None:
+        values = [number for repeat in run.repeats if (number := value(repeat)) is not None]
+        return statistics.median(values) if values else None
+
+    repeat = None if unit == "count" else lambda run, repeat: value(repeat)
+    return Figure(name, heading, label, unit, of_run(median), repeat=repeat, stands_in=True)
+
+
+def _filled(name: str, label: str, value: Callable[[MaskFills], float | None], unit: Unit = "ns") -> Figure:
+    """Return a figure of the masks that are filled in a pass."""
+
+    def of_pass(repeat: RepeatFigures) -> float | None:
+        return None if repeat.mask_fills is UNSET else value(repeat.mask_fills)
+
+    return _of_passes(name, "Masking", label, of_pass, unit)
 
 
 def _masked(name: str, label: str, value: Callable[[Run], float | None], of_molecules: bool = False) -> Figure:
@@ -153,15 +171,7 @@ TIMES = (
     _timed("setup_ns", "set-up time", _setup_ns),
     _phase("prefill", "prefill time per batch", lambda run: run.batches),
     _phase("forward", "forward time per decode step", lambda run: run.decode_steps),
-    Figure(
-        "draft_ns",
-        "Unprofiled time",
-        "drafting time, part of the steps",
-        "ns",
-        of_run(_draft_ns),
-        repeat=lambda run, repeat: repeat.draft_ns,
-        stands_in=True,
-    ),
+    _of_passes("draft_ns", "Unprofiled time", "drafting time, part of the steps", lambda repeat: repeat.draft_ns),
     _phase("processor", "processor time per step", _steps_of_processor),
     _phase("sampling", "sampling time per step", lambda run: run.steps),
     _phase("bookkeeping", "bookkeeping time per step", lambda run: run.steps),
@@ -172,6 +182,7 @@ TOKENS = (
     Figure("generated_tokens", "Tokens", "generated tokens", "count", lambda it: it.tokens, compared=False),
     Figure("tokens_per_molecule", "Tokens", "tokens per molecule", "number", lambda it: per(it.tokens, it.molecules)),
     _count("decode_steps", "decode steps"),
+    _count("tokens_per_step", "tokens per row and step", "number"),
     _count("idle_row_steps", "steps on finished rows"),
     _drafts("drafted_tokens", "drafted tokens", lambda drafts: drafts.drafted),
     _drafts("accepted_ratio", "drafted tokens accepted", lambda it: per(it.accepted, it.drafted), "ratio"),
@@ -215,6 +226,10 @@ MASKING = (
     _of_processor("masking_gpu_ns", "processor GPU time per step", "gpu_ns", "launches", "links", "gpu_time"),
     _of_processor("masking_operators", "processor leaf operators per step", "leaf_operators", "launches", gpu=False),
     _of_processor("masking_syncs", "processor host syncs per step", "syncs", "launches"),
+    _filled("masks_filled", "masks filled", lambda it: it.masks, "count"),
+    _filled("draft_masks", "masks filled for drafts alone", lambda it: it.draft_masks, "count"),
+    _filled("mask_fill_ns", "time to fill a mask", lambda it: per(it.ns, it.masks)),
+    _filled("draft_mask_ns", "time to fill a mask for drafts alone", lambda it: per(it.draft_ns, it.draft_masks)),
     _of_forced("forced_ratio", "share of tokens that were forced", "ratio"),
     _of_forced("forced_run_tokens", "tokens of a run of forced ones, mean", "number"),
     _of_forced("forced_longest_run", "tokens of the longest run of forced ones"),

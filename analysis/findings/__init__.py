@@ -30,6 +30,7 @@ _SUBJECTS = (
     "cpu",
     "processor",
     "forced",
+    "drafts",
     "run",
     "ends",
     "cold",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
+import statistics
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,11 +13,16 @@ from pathlib import Path
 
 import msgspec
 
+from molprof import __version__
+from molprof.analysis.bench.masks import engine_masks, step_costs
+from molprof.analysis.bench.summary import summed
 from molprof.analysis.fleet.row import FleetRow
 from molprof.analysis.history import KIND, SCHEMA, HistoryEntry
 from molprof.analysis.reader.remote import content, is_remote, listed, remote_text, write_content
+from molprof.common.bench_records import read_results
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.process import output_of
+from molprof.common.values import Value, counted
 
 ENDING = ".history.json"
 _NAME_LETTERS = 60
@@ -31,6 +38,37 @@ def entry_of(row: FleetRow, digest: str | None, name: str | None, time: str, com
     }
     about |= {"kind": KIND, "schema": SCHEMA, "name": name or row.label or row.file, "digest": digest}
     return HistoryEntry(**about, time=time, commit=commit)
+
+
+def entries_of_masks(path: Path, digest: str, name: str | None, time: str, commit: str | None) -> list[HistoryEntry]:
+    """Return the results in a file of `molprof bench masks`: one for each engine, schema and number of rows of a step.
+
+    Raises TraceError for another file, and where no engine masked anything.
+    """
+    kept, entries = read_results(path), []
+    environments = [items for used in kept.results if (items := kept.environments.get(used.environment))]
+    common = {key: str(value) for items in environments for key, value in items.items() if value is not None}
+    for engine in engine_masks([item for item in summed(kept) if item.masks]):
+        environment = {**common, "tokenizer": engine.tokenizer, engine.engine: engine.version}
+        for schema in () if engine.other else engine.schemas:
+            one = dataclasses.replace(engine, schemas=(schema,))
+            each = f"{name or path.stem}: {engine.engine}, {schema.name}"
+            figures: dict[str, dict[str, Value]] = {}
+            if masks := one.masks():
+                figures[each] = {"mask_fill_ns": statistics.median(mask.mask_ns for mask in masks)}
+            for cost in step_costs([one]):
+                of_step: dict[str, Value] = {"processor_ns": cost.total.mean_ns}
+                of_step |= {"mask_fill_ns": cost.fill.mean_ns / cost.rows} if cost.fill else {}
+                figures[f"{each}, {counted(cost.rows, 'row')} on {cost.device}"] = of_step
+            entries += [
+                HistoryEntry(
+                    KIND, SCHEMA, each_name, time, commit, environment, str(path), digest, __version__, of_each
+                )
+                for each_name, of_each in figures.items()
+            ]
+    if not entries:
+        raise TraceError(f"{path} holds no masks that were timed", hint="molprof bench masks SCHEMA -o FILE")
+    return entries
 
 
 def entry_path(folder: Path, entry: HistoryEntry) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -27,6 +28,9 @@ from molprof.commands.options import (
 )
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.values import counted
+
+# Of a file of results of a benchmark.
+_BENCHMARK = ".jsonl"
 
 
 def _utc(text: str) -> str:
@@ -67,8 +71,9 @@ def add_command(
 ) -> None:
     """Add RESULTs to the history in FOLDER: their figures, settings, environment and first finding, 5 kB each.
 
-    RESULT is a trace, a report stored with --format json, or a row that molprof report rows --parts kept. A RESULT
-    that is in FOLDER already is not added again.
+    RESULT is a trace, a report stored with --format json, a row that molprof report rows --parts kept, or a file of
+    molprof bench masks -o, whose engines, schemas and rows have a name each. A RESULT that is in FOLDER already is not
+    added again.
 
     \b
     Examples:
@@ -77,22 +82,29 @@ def add_command(
     """
     results = expanded(results, stored=True)
     refuse_streams(*results)
-    from molprof.analysis.fleet.history import add, commit_here, entry_of
+    from molprof.analysis.fleet.history import add, commit_here, entries_of_masks, entry_of
     from molprof.analysis.fleet.rows import Fleet, each_row
     from molprof.analysis.reader.parts import digest_of
 
     make_folder(folder, "--to")
     commit, failed = commit or commit_here(), []
-    for path, row in zip(results, each_row(results, reading, Fleet()), strict=True):
+    of_benchmarks = [path for path in results if path.suffix == _BENCHMARK]
+    traces = [path for path in results if path not in of_benchmarks]
+    rows = zip(traces, each_row(traces, reading, Fleet()), strict=True)
+    for path, row in chain(((path, None) for path in of_benchmarks), rows):
         when = time or datetime.datetime.now(datetime.timezone.utc).isoformat()
         try:
-            entry = entry_of(row, row.digest or digest_of(path), name, when, commit)
+            if row is None:
+                entries = entries_of_masks(path, digest_of(path) or "", name, when, commit)
+            else:
+                entries = [entry_of(row, row.digest or digest_of(path), name, when, commit)]
         except TraceError as problem:
             failed.append(problem)
             note(str(problem))
             continue
-        said = "added to" if add(folder, entry) else "is already in"
-        note(f"{entry.file} {said} {remote_text(folder)}: {entry.name}")
+        for entry in entries:
+            said = "added to" if add(folder, entry) else "is already in"
+            note(f"{entry.file} {said} {remote_text(folder)}: {entry.name}")
     if failed:
         raise TraceError(f"{len(failed)} of {counted(len(results), 'result')} could not be read, first {failed[0]}")
 

@@ -109,6 +109,7 @@ def _report(trace: str, select: str, limit: int) -> dict[str, Any]:
 
 
 def _compare(traces: list[str], select: str, limit: int) -> dict[str, Any]:
+    from molprof.analysis.documents.questions import not_answered
     from molprof.analysis.documents.verdict import comparison_verdict
 
     comparison = api.compare(*api.reports(traces))
@@ -128,6 +129,7 @@ def _compare(traces: list[str], select: str, limit: int) -> dict[str, Any]:
         "labels": list(comparison.labels),
         "base": comparison.base,
         "verdict": list(comparison_verdict(comparison)),
+        "not_answered": [not_answered(report) for report in reports],
         "notes": list(comparison.notes),
         "certificates": [_certificate(report) for report in reports],
         "difference": whole["difference"],

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType, field, to_builtins
 
+from molprof.common.drafts import Drafts, MaskFills
 from molprof.common.errors import TraceError
 from molprof.common.measured import MeasuredRun
 from molprof.common.paired import PairedRuns
@@ -110,6 +111,7 @@ class Repeat(Struct, frozen=True):
     # one's own without the steps under the profiler. Empty if not recorded
     step_phases_ns: dict[str, list[list[int]]] = field(default_factory=dict)
     draft_ns: int | None = None  # host time of drafting, of vLLM in bookkeeping, else in forwards; None without drafts
+    mask_fills: MaskFills | UnsetType = UNSET  # in the phase `processor`; unset where they were not counted
     # host time of a constraint engine's calls in the phase `processor`, summed over steps: to `read` the chosen tokens
     # (on a GPU, waiting for the forward too), `accept` them, `fill` masks, `apply` them. Empty if not recorded
     constraint_ns: dict[str, int] = field(default_factory=dict)
@@ -208,19 +210,6 @@ class MaskedLogits(Struct, frozen=True):
     def total(self) -> int:
         """The masked logits of all kinds of positions."""
         return self.free + self.copy + self.end + self.idle
-
-
-class Drafts(Struct, frozen=True):
-    """Tokens that an assistant drafted for one prompt, by result."""
-
-    drafted: int  # the sum of the next four
-    accepted: int
-    # rejected_by_model, rejected_by_grammar: the first of a round's drafts that was not accepted, at most one. By the
-    # grammar: the processor forbids it; by the model: it chose another
-    rejected_by_model: int
-    rejected_by_grammar: int
-    dropped: int  # drafts after a rejected one, or after the end of the answer
-    rollbacks: int  # rounds after which the cache and the states of the processor went back
 
 
 class SequenceRun(Struct, frozen=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-import json
 import math
 import random
 import shutil
@@ -27,7 +26,7 @@ from molprof.common.process import interrupts_held
 from molprof.common.settings import VLLM, CaptureSettings
 from molprof.profiler.attach.replay import DEFAULT_MATCHING, Matching, masks_of, tokenizer_of
 from molprof.profiler.attach.requests import ARGUMENTS, CALL, CONTENT, REASONING, Request, Requests
-from molprof.profiler.attach.server import SGLANG, RefusedError, Server, reason
+from molprof.profiler.attach.server import SGLANG, RefusedError, Server
 from molprof.profiler.recording.tracefile import OutputFile, read_exported, write_trace
 
 PLAIN, CONSTRAINED = "plain", "constrained"
@@ -71,6 +70,7 @@ class _Client:
 
     def __init__(self, server: Server, settings: CaptureSettings, load: Load, requests: Requests) -> None:
         self._server, self._settings, self._load, self._requests = server, settings, load, requests.requests
+        _ = server.client  # or the threads would make one each
 
     def run(self, constrained: bool, stop: Callable[[], object] = lambda: False, with_ids: bool = False) -> Pass:
         """One pass; `stop` is asked whether to give up. with_ids: ask vLLM for tokens. Raises RunError."""
@@ -113,14 +113,14 @@ class _Client:
         sent_ns, answer = time.perf_counter_ns(), _Streamed()
         try:
             for event in self._server.stream(request.path, body):
-                if "error" in event:
-                    raise RefusedError(f"line {request.line}: {reason(json.dumps(event))}", HTTPStatus.OK)
                 answer.take(event, time.perf_counter_ns() - began)
             ended_ns = time.perf_counter_ns()
             if answer.tokens is None:
                 raise RunError(f"line {request.line}: the answer ended before the server told how many tokens it has")
         except RunError as failed:
-            if isinstance(failed, RefusedError) or self._server.is_there():
+            if isinstance(failed, RefusedError):
+                raise RefusedError(f"line {request.line}: {failed}", failed.status, failed.hint) from failed
+            if self._server.is_there():
                 raise
             text = f"line {request.line}: the server at {self._server.url} ended before its answer did"
             raise RunError(text) from failed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,16 @@ def of_file(path: Path, settings: CaptureSettings, server: Server, more: Body, a
     if against is None and kinds["tool_choice"]:
         notes.append("the plain side of tool_choice has the same tools, and tool_choice none")
     notes = notes if kinds.keys() & CONSTRAINS.keys() or against else []
+    if unknown := _unknown(lines, server):
+        notes.append(f"the server's API has no {', '.join(unknown)}: it may ignore them")
     return Requests(tuple(requests), (*notes, *not_judged(whole_of_body(body) for _, _, body in lines)))
+
+
+def _unknown(lines: Sequence[tuple[int, str, Body]], server: Server) -> list[str]:
+    """Return the fields of requests that a server which describes its API does not have."""
+    known = {url: server.fields(url) for url in dict.fromkeys(url for _, url, _ in lines)}
+    names = [name for _, url, body in lines if (fields := known[url]) for name in body if name not in fields]
+    return list(dict.fromkeys(names))
 
 
 def _lines(path: Path, settings: CaptureSettings, server: Server, more: Body) -> list[tuple[int, str, Body]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import ssl
@@ -10,7 +11,7 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
-from molprof.common.errors import RunError, UsageError
+from molprof.common.errors import MissingExtraError, RunError, UsageError
 from molprof.common.settings import VLLM
 from molprof.common.text import shortened
 
@@ -89,6 +90,15 @@ class Server:
                 f"{where}{self.url} has no model {shortened(model)!r}", f"it has {', '.join(self.models[:10])}"
             )
 
+    def fields(self, path: str) -> frozenset[str] | None:
+        """Return the fields that its API has for a path; None: it does not describe them."""
+        try:
+            api = json.loads(self.ask("GET", "/openapi.json"))
+            schema = api["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+            return frozenset(api["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["properties"])
+        except (RunError, ValueError, LookupError, TypeError, AttributeError):
+            return None
+
     def has(self, path: str) -> bool:
         """Return True if the server has a path, tested without a call: it refuses other methods there."""
         try:
@@ -114,15 +124,39 @@ class Server:
                 raise RunError(f"{self.url}{path}: {problem or type(problem).__name__}") from problem
 
     def stream(self, path: str, body: object) -> Iterator[dict[str, Any]]:
-        """Yield the events of a streamed answer. Raises RunError."""
-        with closing(self._sent("POST", path, body, _ANSWER_S)) as connection:
-            answer = self._answered(connection, path)
-            try:
-                for line in answer:
-                    if line.startswith(b"data:") and b"[DONE]" not in line:
-                        yield json.loads(line[5:])
-            except (OSError, http.client.HTTPException) as problem:
-                raise RunError(f"{self.url}{path}: {problem or type(problem).__name__}") from problem
+        """Yield the events of an answer, streamed by the `openai` package as they are. Raises RunError."""
+        import openai
+
+        where = f"{self.url}{path}"
+        options = {"follow_redirects": False, "headers": {} if self._key else {"Authorization": openai.Omit()}}
+        try:
+            yield from self.client.post(
+                path.removeprefix("/v1"), body=body, cast_to=object, options=options, stream=True,
+                stream_cls=openai.Stream[Any],
+            )  # fmt: skip
+        except openai.APIStatusError as problem:
+            raise _refused(where, problem.status_code, problem.response.content, "") from problem
+        except openai.APIConnectionError as problem:
+            raise RunError(f"{where}: {problem.__cause__ or problem}") from problem
+        except openai.APIError as problem:  # an event of the stream
+            raise RefusedError(f"{where}: {shortened(str(problem), _MOST_TEXT)}", http.HTTPStatus.OK) from problem
+        except ValueError as problem:
+            raise RunError(f"{where}: an event is no JSON: {problem}") from problem
+
+    @functools.cached_property
+    def client(self) -> Any:
+        """The client that sends the requests; it takes no proxy to a server of this machine. Raises UsageError."""
+        try:
+            import openai
+        except ImportError as problem:
+            raise MissingExtraError("openai", "serving", "sending requests") from problem
+        return openai.OpenAI(
+            base_url=f"{self.url}/v1",
+            api_key=self._key or "none",
+            max_retries=0,
+            timeout=_ANSWER_S,
+            http_client=openai.DefaultHttpxClient(trust_env=not self.is_local),
+        )
 
     def _sent(self, method: str, path: str, body: object, limit_s: float) -> http.client.HTTPConnection:
         connection: http.client.HTTPConnection
@@ -147,9 +181,13 @@ class Server:
         except (OSError, http.client.HTTPException) as problem:
             raise RunError(f"{self.url}{path}: {problem or type(problem).__name__}") from problem
         if answer.status >= http.HTTPStatus.BAD_REQUEST:
-            text = f"{self.url}{path}: {answer.status} {reason(answer.read()) or answer.reason}"
-            raise RefusedError(text, answer.status, _KEY_HINT if answer.status in (401, 403) else None)
+            raise _refused(f"{self.url}{path}", answer.status, answer.read(), answer.reason)
         return answer
+
+
+def _refused(where: str, status: int, answer: bytes, phrase: str) -> RefusedError:
+    text = f"{where}: {status} {reason(answer) or phrase}"
+    return RefusedError(text, status, _KEY_HINT if status in (401, 403) else None)
 
 
 def reason(answer: str | bytes) -> str:

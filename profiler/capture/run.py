@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from msgspec import UNSET
 
+from molprof.common.drafts import MaskFills
 from molprof.common.errors import MolprofError, ProcessorError, RunError, UsageError
 from molprof.common.installed import install_command
 from molprof.common.manifest import (
@@ -183,11 +184,13 @@ class CapturedRun:
         if (memory["peak_memory_bytes"] or 0) >= (self._memory.get("peak_memory_bytes") or 0):
             self._memory = memory
         self.results.append(result)
+        fills = [batch.mask_fills for batch in result.batches if batch.mask_fills is not None]
         repeat = marks.repeat(
             result.wall_ns,
             compiles=result.compiles,
             compile_ns=result.compile_ns,
             draft_ns=sum(batch.draft_ns or 0 for batch in result.batches) if result.batches[0].drafts else None,
+            mask_fills=sum(fills, MaskFills()) if fills else UNSET,
             constraint_ns=started.constraint_ns(),
         )
         assert repeat is not None  # nothing was profiled

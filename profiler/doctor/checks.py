@@ -42,6 +42,7 @@ _EXTRAS = {
     "llguidance": ("llguidance", "--processor llguidance"),
     "jsonschema_rs": ("schema", "--schema"),
     "submitit": ("slurm", "--submit"),
+    "openai": ("serving", "molprof attach"),
 }
 _PIP = {"jsonschema_rs": "jsonschema-rs"}  # what pip calls a package that is imported by another name
 # What is imported of a package besides itself, which loads its parts when they are asked for.

@@ -12,7 +12,7 @@ from molprof.common.settings import VLLM
 from molprof.profiler.environment import check_versions
 
 if TYPE_CHECKING:
-    from molprof.common.manifest import Drafts
+    from molprof.common.drafts import Drafts, MaskFills
     from molprof.common.settings import CaptureSettings
     from molprof.profiler.constraints.base import BatchProcessor
     from molprof.profiler.models.load import LoadedModel
@@ -112,6 +112,7 @@ class BatchResult:
     masked_logits: tuple[int, ...] | None = None  # by prompt, as the processor counts; `Runner` fills it in
     drafts: tuple[Drafts, ...] | None = None  # by prompt; None: nothing drafts
     draft_ns: int | None = field(default=None, compare=False)  # host time of drafting
+    mask_fills: MaskFills | None = field(default=None, compare=False)  # None: not counted
 
     @property
     def steps(self) -> int:

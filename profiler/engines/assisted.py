@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
+from molprof.common.drafts import Drafts, MaskFills
 from molprof.common.errors import UsageError
-from molprof.common.manifest import Drafts
 from molprof.common.settings import AUTO, TRAINED, CaptureSettings
 from molprof.profiler.constraints.base import STATES, BatchProcessor, has
 from molprof.profiler.engines import BatchPlan, BatchResult
@@ -83,6 +83,7 @@ class Assisted(Generate):
             host_reads=len(appended),
             drafts=(outcome,),
             draft_ns=rounds.draft_ns,
+            mask_fills=None if studied is None else rounds.fills,
         )
 
 
@@ -92,6 +93,7 @@ class _Rounds(LogitsProcessor):
     def __init__(self, marks: Marks, studied: Any, width: int) -> None:
         self.columns: list[int] = []  # after each round
         self.draft_ns = 0
+        self.fills = MaskFills()
         self._marks, self._studied, self._width = marks, studied, width
         self._drafted: list[Tensor] = []  # by round, int64 (k,)
         self._scores: list[Tensor] = []  # of each drafted token, as the processor left it, (1,)
@@ -120,7 +122,10 @@ class _Rounds(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if self._called == 0:
             self._marks.processor()
+        began = time.perf_counter_ns()
         scores, drafted = self._allow(input_ids, scores), self._drafted[-1]
+        ns, is_draft = time.perf_counter_ns() - began, self._called > 0
+        self.fills += MaskFills(1, ns, int(is_draft), ns * is_draft)
         if self._called < len(drafted):
             self._scores.append(scores[0].index_select(0, drafted[self._called : self._called + 1].to(scores.device)))
         else:

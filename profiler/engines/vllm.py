@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +32,7 @@ from molprof.common.text import shortened
 from molprof.profiler.constraints import whole_of
 from molprof.profiler.constraints.base import BatchProcessor
 from molprof.profiler.engines import BatchPlan, BatchResult
-from molprof.profiler.engines.vllm_drafts import DraftCounter, speculative_of
+from molprof.profiler.engines.vllm_drafts import DraftCounter, FillCounter, speculative_of
 from molprof.profiler.engines.vllm_requests import sampling_of
 from molprof.profiler.environment import VLLM_PACKAGES, installed_version
 from molprof.profiler.models.architecture import ARCHITECTURES
@@ -249,7 +249,12 @@ class VLLM:
         joined: dict[str, int] = {}
         live = set(range(len(requests)))
         drafts = DraftCounter() if self._settings.speculative else None
-        with self._marked(marks, widths, joined), nullcontext() if drafts is None else drafts.watching(core):
+        fills = FillCounter()
+        with ExitStack() as stack:
+            stack.enter_context(fills.watching(core.structured_output_manager))
+            stack.enter_context(self._marked(marks, widths, joined))
+            if drafts is not None:
+                stack.enter_context(drafts.watching(core))
             marks.begin(number)
             while live:
                 before = len(widths)
@@ -275,7 +280,13 @@ class VLLM:
                     break
             marks.end()
         joined_at = tuple(joined.get(request, len(widths)) for request in requests)  # those after a window did not join
-        result = BatchResult(tuple(map(tuple, rows)), tuple(widths), tuple(map(tuple, appended)), joined_at)
+        result = BatchResult(
+            rows=tuple(map(tuple, rows)),
+            rows_per_step=tuple(widths),
+            appended=tuple(map(tuple, appended)),
+            joined=joined_at,
+            mask_fills=fills.fills if self._settings.processor not in (None, TABLE) else None,
+        )
         if drafts is None:
             return result
         return replace(result, drafts=tuple(map(drafts.of, requests)), draft_ns=drafts.time_ns)

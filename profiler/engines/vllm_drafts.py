@@ -1,16 +1,17 @@
-"""Drafts in vLLM: the tokens that its speculative config proposes for each request, and how many it accepts."""
+"""Drafts in vLLM: what its speculative config proposes, what becomes of it, and the masks that are filled for it."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
+from molprof.common.drafts import Drafts, MaskFills
 from molprof.common.errors import UsageError
-from molprof.common.manifest import Drafts
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.recording.marks import replaced
 
@@ -28,6 +29,42 @@ def speculative_of(settings: CaptureSettings) -> dict[str, Any] | None:
     if not isinstance(config, dict):
         raise UsageError("--speculative is no JSON object", hint='such as {"method": "ngram"}')
     return config
+
+
+@dataclass
+class FillCounter:
+    """Masks that vLLM fills."""
+
+    fills: MaskFills = field(default_factory=MaskFills)
+
+    @contextmanager
+    def watching(self, manager: Any) -> Iterator[None]:
+        """Count the masks that vLLM's `StructuredOutputManager` fills inside the block."""
+        fill = manager.grammar_bitmask
+
+        def filled(requests: Any, names: Any, drafts: Any) -> Any:
+            first_ns = 0
+            counts = [1 + len(drafts.get(name, ())) for name in names]
+            firsts = set(accumulate(counts[:-1], initial=0))
+            fill_rows = manager._fill_bitmasks
+
+            def filled_rows(batch: Any) -> None:
+                nonlocal first_ns
+                rows, began = tuple(batch), time.perf_counter_ns()
+                fill_rows(rows)
+                if any(index in firsts for _, index, _ in rows):
+                    first_ns += time.perf_counter_ns() - began
+
+            more = sum(counts) - len(counts)
+            with replaced(manager, "_fill_bitmasks", filled_rows) if more else nullcontext():
+                began = time.perf_counter_ns()
+                masks = fill(requests, names, drafts)
+                ns = time.perf_counter_ns() - began
+            self.fills += MaskFills(sum(counts), ns, more, ns - first_ns if more else 0)
+            return masks
+
+        with replaced(manager, "grammar_bitmask", filled):
+            yield
 
 
 @dataclass
