@@ -231,7 +231,6 @@ def origins(
     or peaks are given and no shapes are recorded; NotComparableError where `names_from` is of another program.
     """
     from molprof.analysis.origin.opened import read_opened
-    from molprof.analysis.reader.source import records_shapes
     from molprof.analysis.roofline.operands import RECORD_SHAPES
     from molprof.analysis.roofline.peaks import peaks_of
     from molprof.analysis.roofline.read import read_pieces
@@ -246,15 +245,18 @@ def origins(
             origin, opened = trace.read(lambda engine, info: read_named(engine, info, run), stacks=True, all_args=True)
             return origin, opened, tuple(trace.info.notes())
     segments, name = _segments(capture, reading), None if capture is None else str(capture)
-    shapes = records_shapes(Path(path))
-    if peaks and not shapes:
-        raise TraceError(f"{path} has no shapes, so that peaks tell nothing", hint=RECORD_SHAPES)
+
+    def read(engine: TraceProcessor, info: TraceInfo) -> tuple[Origins, Opened]:
+        origin, opened = read_opened(engine, info, name, segments)
+        if peaks and not engine.facts.has_arguments:
+            raise TraceError(f"{path} has no shapes, so that peaks tell nothing", hint=RECORD_SHAPES)
+        if capture is None and engine.facts.has_arguments:
+            origin = replace(origin, pieces=read_pieces(engine, info, peaks))
+        return origin, opened
+
     with _load(path, reading) as trace:
-        # Grid sizes, which a capture is compared by, are in no report; nor are shapes.
-        layers = {"stacks": True, "all_args": shapes or capture is not None}
-        origin, opened = trace.read(lambda engine, info: read_opened(engine, info, name, segments), **layers)
-        if shapes and capture is None:
-            origin = replace(origin, pieces=trace.read(partial(read_pieces, given=peaks), **layers))
+        # Grid sizes, which a capture is compared by, are in no report.
+        origin, opened = trace.read(read, stacks=True, all_args=capture is not None)
         return origin, opened, tuple(trace.info.notes())
 
 
@@ -279,7 +281,7 @@ def roofline(
         return read_roofline(engine, info, peaks, calls)
 
     with _load(path, reading) as trace:
-        return trace.read(read, stacks=True, all_args=True), tuple(trace.info.notes())
+        return trace.read(read, stacks=True, all_args=capture is not None), tuple(trace.info.notes())
 
 
 def _segments(capture: Path | None, reading: Reading | None) -> list[Segment]:
@@ -300,7 +302,7 @@ def called_operators(path: AnyPath, reading: Reading | None = None) -> tuple[tup
     from molprof.analysis.roofline.script import read_called
 
     with _load(path, reading) as trace:
-        return trace.read(read_called, stacks=True, all_args=True), tuple(trace.info.notes())
+        return trace.read(read_called, stacks=True), tuple(trace.info.notes())
 
 
 def memory(path: AnyPath, reading: Reading | None = None) -> tuple[Memory, Notes]:
@@ -380,7 +382,7 @@ def _predictable(
     runs = []
     for path in paths:
         with _load(path, reading) as trace:
-            runs.append(trace.read(read, stacks=True, all_args=True))
+            runs.append(trace.read(read, stacks=True))
     return runs, CostTable(costs.sources, peaks, read_measured(measured, peaks, runs)), costs.checks
 
 
@@ -390,12 +392,10 @@ def recorded(path: Path, reading: Reading | None = None, host: str | None = None
     host: `module`, `source` or `phase`, to tell where threads were. Raises TraceError where neither GPU work nor
     operators are recorded.
     """
-    from molprof.analysis.compare.kernels.read import read_recorded, size_notes
+    from molprof.analysis.compare.kernels.read import read_recorded
 
-    notes = size_notes(path)
     with _load(path, reading) as trace:
-        read = partial(read_recorded, host=host)
-        return trace.read(read, stacks=True, all_args=not notes), (*trace.info.notes(), *notes)
+        return trace.read(partial(read_recorded, host=host), stacks=True), tuple(trace.info.notes())
 
 
 def compare_kernels(
