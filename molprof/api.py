@@ -236,7 +236,6 @@ def origins(
     graphs or has no steps, or peaks lack shapes; NotComparableError where `names_from` is of another program.
     """
     from molprof.analysis.origin.opened import read_opened
-    from molprof.analysis.reader.source import records_shapes
     from molprof.analysis.roofline.operands import RECORD_SHAPES
     from molprof.analysis.roofline.peaks import peaks_of
     from molprof.analysis.roofline.read import read_pieces
@@ -251,16 +250,19 @@ def origins(
             both = trace.read(lambda engine, info: read_named(engine, info, run), stacks=True, all_args=True)
             return *both, tuple(trace.info.notes())
     name = None if capture is None else str(capture)
-    shapes = records_shapes(Path(path))
-    if peaks and not shapes:
-        raise TraceError(f"{path} has no shapes, so that peaks cannot be applied", hint=RECORD_SHAPES)
+
+    def read(engine: TraceProcessor, info: TraceInfo) -> tuple[Origins, Opened]:
+        origin, opened = read_opened(engine, info, name, segments, remarks)
+        if peaks and not engine.facts.has_arguments:
+            raise TraceError(f"{path} has no shapes, so that peaks cannot be applied", hint=RECORD_SHAPES)
+        if capture is None and engine.facts.has_arguments:
+            origin = replace(origin, pieces=read_pieces(engine, info, peaks))
+        return origin, opened
+
     with _load(path, reading) as trace:
-        # Grid sizes, which a capture is compared by, are in no report; nor are shapes.
-        layers = {"stacks": True, "all_args": shapes or capture is not None}
+        layers = _layers(capture)
         segments, remarks = _segments(capture, reading, trace, layers)
-        origin, opened = trace.read(lambda engine, info: read_opened(engine, info, name, segments, remarks), **layers)
-        if shapes and capture is None:
-            origin = replace(origin, pieces=trace.read(partial(read_pieces, given=peaks), **layers))
+        origin, opened = trace.read(read, **layers)
         return origin, opened, tuple(trace.info.notes())
 
 
@@ -277,15 +279,20 @@ def roofline(
     from molprof.analysis.roofline.read import read_roofline
 
     peaks_of(None, peaks)
-    layers = {"stacks": True, "all_args": True}
 
     def read(engine: TraceProcessor, info: TraceInfo) -> Roofline:
         calls = captured_calls(read_opened(engine, info, str(capture), segments)[1]) if segments else {}
         return read_roofline(engine, info, peaks, calls)
 
     with _load(path, reading) as trace:
+        layers = _layers(capture)
         segments, remarks = _segments(capture, reading, trace, layers)
         return trace.read(read, **layers), (*trace.info.notes(), *remarks)
+
+
+def _layers(capture: Path | None) -> dict[str, bool]:
+    """Return what is read of a trace: grid sizes, which a capture is compared by, are in no report."""
+    return {"stacks": True, "all_args": capture is not None}
 
 
 def _segments(
@@ -315,7 +322,7 @@ def called_operators(path: AnyPath, reading: Reading | None = None) -> tuple[tup
     from molprof.analysis.roofline.script import read_called
 
     with _load(path, reading) as trace:
-        return trace.read(read_called, stacks=True, all_args=True), tuple(trace.info.notes())
+        return trace.read(read_called, stacks=True), tuple(trace.info.notes())
 
 
 def memory(path: AnyPath, reading: Reading | None = None) -> tuple[Memory, Notes]:
@@ -395,7 +402,7 @@ def _predictable(
     runs = []
     for path in paths:
         with _load(path, reading) as trace:
-            runs.append(trace.read(read, stacks=True, all_args=True))
+            runs.append(trace.read(read, stacks=True))
     return runs, CostTable(costs.sources, peaks, read_measured(measured, peaks, runs)), costs.checks
 
 
@@ -405,12 +412,10 @@ def recorded(path: Path, reading: Reading | None = None, host: str | None = None
     host: `module`, `source` or `phase`, to tell where threads were. Raises TraceError where neither GPU work nor
     operators are recorded.
     """
-    from molprof.analysis.compare.kernels.read import read_recorded, size_notes
+    from molprof.analysis.compare.kernels.read import read_recorded
 
-    notes = size_notes(path)
     with _load(path, reading) as trace:
-        read = partial(read_recorded, host=host)
-        return trace.read(read, stacks=True, all_args=not notes), (*trace.info.notes(), *notes)
+        return trace.read(partial(read_recorded, host=host), stacks=True), tuple(trace.info.notes())
 
 
 def compare_kernels(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cached_property
@@ -16,11 +16,12 @@ from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import last_begun
 from molprof.analysis.facts.overruns import overruns
 from molprof.analysis.facts.recording import Spans, profiler_spans, stops_profiler
-from molprof.analysis.facts.slices import GPU_WORK_NUMBERS, PROFILER, Slices, read_slices
+from molprof.analysis.facts.slices import GPU_WORK_NUMBERS, OPERATOR, PROFILER, Slices, read_slices
 from molprof.common.errors import EngineError
 from molprof.queries import PACKAGE
 
 if TYPE_CHECKING:
+    from molprof.analysis.facts.arguments import Arguments
     from molprof.analysis.trace_processor import TraceProcessor
 
 _TRACKS = "SELECT id, upid, tid FROM _molprof_thread_track"
@@ -71,6 +72,20 @@ class SourceFacts:
     def slices_of_file(self) -> Slices:
         """All slices by id, as the file has them."""
         return read_slices(self._engine)
+
+    @property
+    def has_arguments(self) -> bool:
+        """Whether the file records what operators were called with (record_shapes)."""
+        return self._engine.arguments is not None
+
+    def arguments(self, wanted: Collection[int] | None = None) -> dict[int, bytes]:
+        """Return what operators were called with, as JSON text, of those that have it, by slice; of `wanted` alone."""
+        kept: Arguments | None = self._engine.arguments
+        if kept is None:
+            return {}
+        slices = self.slices_of_file
+        ids = slices.of(OPERATOR)
+        return kept.texts((ids, slices.ts[ids], slices.ts_end[ids]), wanted)
 
     @cached_property
     def profiler_spans(self) -> Spans:

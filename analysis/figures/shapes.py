@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from molprof.analysis.reader.arguments import decode_arguments, values_in
 from molprof.analysis.trace_processor import TraceProcessor
-from molprof.analysis.trace_processor.package import Query, query_rows
-
-# Inputs by number. The trace processor keeps the order of a list.
-_SIZES = Query(
-    "origin",
-    """
-SELECT slice.id, CAST(SUBSTR(args.key, LENGTH('args.Input Dims[') + 1) AS INT) AS input, args.int_value
-FROM slice JOIN args USING (arg_set_id)
-WHERE slice.category = 'cpu_op' AND args.flat_key = 'args.Input Dims' AND args.int_value IS NOT NULL
-ORDER BY slice.id, input, args.id
-""",
-)
 
 Shapes = tuple[tuple[int, ...], ...]  # of each input of an operator; () for one without sizes, such as a number
 
 
-def input_shapes(engine: TraceProcessor) -> dict[int, Shapes]:
-    """Return sizes of operators' inputs by slice; a list of tensors counts as one tensor after the other."""
-    sizes: defaultdict[int, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for slice_id, number, size in query_rows(engine, _SIZES)[1]:
-        sizes[slice_id][number].append(size)
-    return {
-        slice_id: tuple(tuple(inputs.get(number, ())) for number in range(max(inputs) + 1))
-        for slice_id, inputs in sizes.items()
-    }
+def input_shapes(engine: TraceProcessor, wanted: Collection[int] | None = None) -> dict[int, Shapes]:
+    """Sizes of the inputs of operators, by slice; of an input that is a list of tensors, one after the other.
+
+    wanted: of these alone.
+    """
+    shapes: dict[bytes, Shapes] = {}
+    for text in (texts := engine.facts.arguments(wanted)).values():
+        if text not in shapes:
+            dims = decode_arguments(text).input_dims
+            inputs = [tuple(size for size in values_in(item) if isinstance(size, int)) for item in dims]
+            last = max((index for index, sizes in enumerate(inputs, 1) if sizes), default=0)
+            shapes[text] = tuple(inputs[:last])
+    return {item: shapes[text] for item, text in texts.items() if shapes[text]}
 
 
 def shapes_text(shapes: Iterable[Sequence[int]]) -> str:

@@ -32,13 +32,15 @@ COLLECTIVE_ARGS = (
 )  # fmt: skip
 # Of the work of a graph; the annotation is what torch's annotations of graphs name it.
 GRAPH_ARGS = ("graph id", "graph node id", "annotation")
+# What an operator was called with (record_shapes): kept beside what is fed, see `Arguments`.
+ARGUMENTS = ("Input Dims", "Input Strides", "Input type", "Concrete Inputs")
 # Of the annotations around collectives, where older versions of torch record sizes; the first of SIZED_OPERATORS too.
 SIZE_ARGS = ("Input Dims", "Input type")
 # Products of matrices, and what chooses tokens: its input has a row for each.
 SIZED_OPERATORS = frozenset({
     "aten::argmax", "aten::multinomial", "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm",
 })  # fmt: skip
-NEEDED_ARGS = (*NUMBERS, "name", *COLLECTIVE_ARGS, *GRAPH_ARGS, *SIZE_ARGS)
+NEEDED_ARGS = (*NUMBERS, "name", *COLLECTIVE_ARGS, *GRAPH_ARGS, *ARGUMENTS)
 _NEEDED_NAMES = frozenset(NEEDED_ARGS)
 # Categories whose args are kept whole: molprof's own token tracks.
 WHOLE_CATEGORIES = ("molprof.sequence", "molprof.token")
@@ -52,6 +54,8 @@ _WHOLE_MARKS = tuple(f'"{category}"'.encode() for category in WHOLE_CATEGORIES)
 
 Id = int | str | None
 ABSENT = msgspec.Raw()
+# In place of args that are skipped or missing.
+NO_ARGS = b"{}"
 
 _FIELDS = {name.lower().replace(" ", "_"): name for name in NEEDED_ARGS}
 NeededArgs = msgspec.defstruct(
@@ -59,10 +63,7 @@ NeededArgs = msgspec.defstruct(
 )
 
 
-class SizeArgs(msgspec.Struct, rename={"input_dims": SIZE_ARGS[0]}, omit_defaults=True, gc=False):
-    """Args of an operator that may be needed, as text."""
-
-    input_dims: msgspec.Raw = ABSENT
+ARGUMENT_FIELDS = {field: name for field, name in _FIELDS.items() if name in ARGUMENTS}
 
 
 class Event(msgspec.Struct, omit_defaults=True, gc=False):
@@ -152,24 +153,26 @@ def needed_of(category: str | None) -> Collection[str] | None:
     None for all.
     """
     if category == OPERATOR_CATEGORY:
-        return SIZE_ARGS[:1]
+        return ARGUMENTS
     return None if category in WHOLE_CATEGORIES else () if category in ARGLESS_CATEGORIES else _NEEDED_NAMES
 
 
 def decode_brief(text: bytes) -> list[Any]:
-    """Return the events without args that no module reads.
+    """Return the events without args that no module reads, but for those of operators.
 
     Args of counters and of molprof's own tracks are copied as text.
     """
     if _COUNTER in text or (b'"molprof.' in text and any(mark in text for mark in _WHOLE_MARKS)):
-        events: list[Any] = [_shortened(event) for event in decode_whole(text)]
-    else:
-        events = _decode_brief(text)
+        return [_shortened(event) for event in decode_whole(text)]
+    return _decode_brief(text)
+
+
+def drop_args(events: Iterable[Any]) -> None:
+    """Take the args of operators and Python functions away, but for those that SQL reads."""
     for event in events:
         if event.cat in ARGLESS_CATEGORIES and event.ph in _ARGLESS_PHASES:
             is_sized = event.cat == OPERATOR_CATEGORY and event.name in SIZED_OPERATORS
             event.args = _sizes(event.args) if is_sized else msgspec.UNSET
-    return events
 
 
 def _sizes(args: Any) -> Any:
@@ -224,8 +227,8 @@ def usable_args(category: str | None, name: str | None, text: bytes) -> bytes:
     for key in (*NUMBERS, *COLLECTIVE_ARGS, *GRAPH_ARGS):
         if isinstance(args.get(key), (bool, list, dict)):
             args[key] = bounded(_encode(args[key]).decode())
-    for key in SIZE_ARGS:
-        if key in args and (name in SIZED_OPERATORS or (name or "").startswith(_BACKENDS)):
+    for key in ARGUMENTS:
+        if key in args and key in SIZE_ARGS and (name in SIZED_OPERATORS or (name or "").startswith(_BACKENDS)):
             sizes = _encode(args[key])
             args[key] = _numbered(args[key]) if len(sizes) <= MOST_CHARACTERS else bounded(sizes.decode())
         else:

@@ -69,7 +69,11 @@ def feed_events(
     targets = find_places(survey)
     with ThreadPoolExecutor(1) as second:
         fed: Future[FedSlices] | None = None
-        if copied is None and fits(survey, targets):
+        is_compact = copied is None and fits(survey, targets)
+        # JSON is fed in the order of the file, and slices of one moment are numbered in that of what is fed.
+        order = survey.order if is_compact else np.argsort(survey.starts_ns, kind="stable")
+        engine.arguments = survey.arguments_by_slice(order)
+        if is_compact:
             chunks = compact_chunks(survey, targets, numbers)
             fed = second.submit(_fed_slices, survey, targets)
         else:

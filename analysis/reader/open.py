@@ -13,6 +13,7 @@ import msgspec
 from isal import isal_zlib
 from msgspec import structs
 
+from molprof.analysis.facts.arguments import Arguments
 from molprof.analysis.facts.stacks import Stacks
 from molprof.analysis.facts.tables import install
 from molprof.analysis.reader import Reading, TraceInfo, is_stream
@@ -26,7 +27,7 @@ MAX_BYTES = 512 << 20
 _FOLDER = "traces"
 _NUMBER_BYTES = 8
 _CHECKSUM_BYTES = 4
-_decode_info = msgspec.json.Decoder(TraceInfo).decode
+_decode_head = msgspec.json.Decoder(tuple[TraceInfo, Arguments | None]).decode
 _SHOWN_CHARACTERS = 60
 # The first arg that the SQL modules read as a number of 64 bits, and that is none.
 _WRONG_VALUE = """
@@ -57,13 +58,17 @@ def kept_key(path: str | os.PathLike[str], native_path: str | None, *options: ob
     return cache_key((Path(path),), engine_version(), *options)
 
 
-def _read_kept(key: str, path: str | os.PathLike[str]) -> tuple[TraceInfo, memoryview] | None:
-    """Return the stored info of the file at `path`, and the state for `open_engine`; None if there is none."""
+def _read_kept(key: str, path: str | os.PathLike[str]) -> tuple[TraceInfo, Arguments | None, memoryview] | None:
+    """Return the info of the file at `path`, the arguments of its operators, and the state for `open_engine`.
+
+    None if it is not kept.
+    """
     content = read_entry(_FOLDER, key, _checksum)
     if content is None:
         return None
     end = _NUMBER_BYTES + int.from_bytes(content[:_NUMBER_BYTES], "little")
-    return structs.replace(_decode_info(content[_NUMBER_BYTES:end]), path=str(path)), content[end:]
+    info, arguments = _decode_head(content[_NUMBER_BYTES:end])
+    return structs.replace(info, path=str(path)), arguments, content[end:]
 
 
 def _checksum(content: bytes | memoryview) -> bytes:
@@ -90,7 +95,9 @@ def open_trace(
     key = kept_key(path, reading.native_path, *options) if reading.cached and beside is None else None
     with ExitStack() as stack:
         if key and (kept := _read_kept(key, path)):
-            info, engine = kept[0], stack.enter_context(open_engine(state=kept[1]))
+            info, arguments, state = kept
+            engine = stack.enter_context(open_engine(state=state))
+            engine.arguments = arguments
         else:
             from molprof.analysis.reader.load import load_trace  # on use: a kept trace needs no reader
 
@@ -104,7 +111,7 @@ def open_trace(
             (engine,) = engines
             if key and (state := engine.state()) is not None:
                 problem = info.problem and escaped(info.problem)
-                head = msgspec.json.encode(structs.replace(info, path="", problem=problem))
+                head = msgspec.json.encode((structs.replace(info, path="", problem=problem), engine.arguments))
                 content = b"".join((len(head).to_bytes(_NUMBER_BYTES, "little"), head, state))
                 write_entry(_FOLDER, key, content, MAX_BYTES, _checksum)
         install(engine)

@@ -23,6 +23,7 @@ from msgspec import field
 from msgspec.structs import astuple
 
 from molprof.analysis.facts.gpu_slices import NO_NUMBER
+from molprof.analysis.reader.arguments import NOTHING, OperatorArgs, Taken, arguments_in, take_arguments
 from molprof.analysis.reader.categories import fed_category, is_renamed
 from molprof.analysis.reader.events import (
     ABSENT,
@@ -31,19 +32,19 @@ from molprof.analysis.reader.events import (
     FLOW_PHASES,
     MEMORY_NAME,
     MORE_FIELDS,
+    NO_ARGS,
     OPERATOR_CATEGORY,
-    SIZED_OPERATORS,
     STACK_CATEGORY,
     WHOLE_CATEGORIES,
     Event,
     Id,
     NeededArgs,
-    SizeArgs,
     Wanted,
     bound_names,
     decode_brief,
     decode_whole,
     draft,
+    drop_args,
     is_mark,
     is_memory,
 )
@@ -57,8 +58,6 @@ _MAX_CATEGORIES = 64
 # After 8 more failures than successes, only every 16th block is tried.
 _PATIENCE, _PAUSE = 8, 16
 
-# In place of args that are skipped or missing.
-NO_ARGS = b"{}"
 # What an event that is left out has in place of the category's number.
 _STACKS, _FLOWS, _MEMORIES, _FACTS = 255, 254, 253, 252
 _LEFT_OUT = bytes((_STACKS, _FLOWS, _MEMORIES, _FACTS))
@@ -79,7 +78,7 @@ _KEPT: list[Any] = [
     ("s", str | None, None),
 ]
 _KEPT_WITH_ARGS = [*_KEPT, ("args", NeededArgs, msgspec.field(default_factory=lambda: NO_ARGS))]
-_KEPT_WITH_SIZES = [*_KEPT, ("args", SizeArgs, msgspec.field(default_factory=lambda: NO_ARGS))]
+_KEPT_OF_OPERATORS = [*_KEPT, ("args", OperatorArgs, msgspec.field(default_factory=lambda: NO_ARGS))]
 # What decoding raises for text that is not JSON or is nested too deeply.
 WRONG_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # Correlation numbers; in `Part.correlations` any other value is NO_NUMBER, and stays among the other args.
@@ -186,7 +185,8 @@ class QuickDecoder:
                 fields, code = _FACT, _FACTS
             else:
                 fields, code = _KEPT if category in ARGLESS_CATEGORIES else _KEPT_WITH_ARGS, len(self.categories)
-                fields = _KEPT_WITH_SIZES if category == OPERATOR_CATEGORY else fields
+                if fed_category(category, "X", None) == OPERATOR_CATEGORY:
+                    fields = _KEPT_OF_OPERATORS
                 self.categories.append(category)
             self._types[category] = kind = _type(category, fields)
             self._codes[kind] = code
@@ -232,6 +232,7 @@ class TracePart(msgspec.Struct):
     starts: np.ndarray = field(default_factory=_none)  # ns
     durations: np.ndarray = field(default_factory=_none)  # ns
     correlations: np.ndarray = field(default_factory=_none)  # or NO_NUMBER
+    arguments: Taken = NOTHING  # of operators
     text: bytes = b""  # events as compressed JSON lines; empty where their kinds describe them
 
 
@@ -316,10 +317,7 @@ class PartReader:
             durations[[phase != "X" for phase in phases]] = 0
         correlations = np.full(len(phases), NO_NUMBER, dtype=np.int64)
         texts = list(args[0]) if args else [NO_ARGS] * len(phases)
-        for position, value in enumerate(texts):
-            if value.__class__ is SizeArgs:
-                is_sized = names[position] in SIZED_OPERATORS
-                texts[position] = _encode(value).replace(b"\n", b" ") if is_sized else NO_ARGS
+        part.arguments = take_arguments(texts, names)
         if having := [position for position, value in enumerate(texts) if value.__class__ is not bytes]:
             needed = [texts[position] for position in having]
             correlations[having] = _take_correlations(needed)
@@ -364,6 +362,7 @@ class PartReader:
             raise
         part.kinds = self.kinds
         try:
+            part.arguments = arguments_in(chosen)
             if self._wanted.all_args:
                 renamed = {event.cat for event in chosen if is_renamed(event.cat)}
                 kinds = (
@@ -376,6 +375,7 @@ class PartReader:
                         event.cat = fed_category(None if event.cat is None else str(event.cat), event.ph, event.name)
                 part.text = isal_zlib.compress(draft(chosen), _DRAFT_LEVEL)
             else:
+                drop_args(chosen)
                 args = [event.args if isinstance(event.args, NeededArgs) else _NONE_NEEDED for event in chosen]
                 part.correlations = _take_correlations(args)
                 part.kind_of = self._numbered(map(_kind, chosen), len(chosen))

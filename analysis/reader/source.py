@@ -304,7 +304,6 @@ def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterato
 
 
 _MOST_HEAD_BYTES = 4 << 20
-_RECORDS_SHAPES = re.compile(rb'"record_shapes"\s*:\s*(1|true)')
 
 
 def head_of(path: Path) -> bytes | None:
@@ -327,11 +326,6 @@ def _read_head(path: Path, head: bytearray) -> bytes | None:
             if len(head) > _MOST_HEAD_BYTES:
                 break
     return None
-
-
-def records_shapes(path: Path) -> bool:
-    """Return True if a file says before its events that it has operators' arguments; False for streams, unread."""
-    return not is_stream(path) and _RECORDS_SHAPES.search(head_of(path) or b"") is not None
 
 
 def is_trace(path: Path) -> bool:

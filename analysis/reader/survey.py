@@ -13,10 +13,19 @@ from isal import isal_zlib
 from msgspec import Struct, field
 
 from molprof.analysis.facts import GPU_CALLS
+from molprof.analysis.facts.arguments import Arguments
 from molprof.analysis.facts.lanes import assign_lanes, time_order
+from molprof.analysis.reader.arguments import arguments_by_slice, joined
 from molprof.analysis.reader.categories import INCOMPLETE, KNOWN, fed_category
 from molprof.analysis.reader.document import CHROME_HINT
-from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id, is_mark, usable_args
+from molprof.analysis.reader.events import (
+    OPERATOR_CATEGORY,
+    SLICE_PHASES,
+    STACK_CATEGORY,
+    Id,
+    is_mark,
+    usable_args,
+)
 from molprof.analysis.reader.part import EventLabel, TracePart, numbered
 from molprof.analysis.reader.text import MOST_CHARACTERS, bounded, plain_text
 from molprof.common.errors import TraceError
@@ -66,6 +75,8 @@ class SurveyedTrace(Struct):
     label_of: np.ndarray = _NOTHING  # int32, index into `labels`
     labels: list[EventLabel] = field(default_factory=list)
     correlations: np.ndarray = _NOTHING  # int64, or `part.NO_NUMBER`; empty where `drafts` hold them
+    argument_of: np.ndarray = _NOTHING  # int32, place among all in `arguments`, or NONE; empty where there are none
+    arguments: list[tuple[int, bytes]] = field(default_factory=list)  # of operators: counts and packed texts
     drafts: list[bytes] = field(default_factory=list)
     track_ids: list[tuple[Id, Id]] = field(default_factory=list)
     thread_names: dict[int, str] = field(default_factory=dict)  # by track
@@ -77,7 +88,7 @@ class SurveyedTrace(Struct):
     def release(self) -> None:
         """Free the arrays: the engine needs their memory for the end of its reading."""
         self.starts_ns = self.durations_ns = self.order = self.correlations = _NOTHING
-        self.tracks = self.lanes = self.label_of = _NOTHING
+        self.tracks = self.lanes = self.label_of = self.argument_of = _NOTHING
         return_freed()
 
     def texts(self) -> Iterator[bytes]:
@@ -85,6 +96,15 @@ class SurveyedTrace(Struct):
         self.drafts.reverse()
         while self.drafts:
             yield isal_zlib.decompress(self.drafts.pop())
+
+    def arguments_by_slice(self, order: np.ndarray) -> Arguments | None:
+        """Return the arguments of operators by slice, where there are any. order: of the slices, positions here."""
+        if not self.arguments:
+            return None
+        order = order[self.has_label(label.category == OPERATOR_CATEGORY for label in self.labels)[order]]
+        starts = self.starts_ns[order]
+        ends = starts + self.durations_ns[order]
+        return arguments_by_slice(self.argument_of[order], self.arguments, starts, ends)
 
     def has_label(self, wanted: Iterable[bool]) -> np.ndarray:
         """Return True for events with a wanted label: array of bool. wanted: one value per label."""
@@ -124,6 +144,7 @@ def survey(
         if unread > MAX_UNREAD and 2 * unread > read:
             what = f"{unread:,} of its first {read:,} events are of no known kind (ph): not a trace"
             raise TraceError(f"{path}: {what}", hint=CHROME_HINT)
+    trace.argument_of, trace.arguments = joined([(len(part.starts), part.arguments) for part in kept])
     trace.starts_ns = starts = _joined(kept, "starts", np.int64)
     trace.durations_ns = _joined(kept, "durations", np.int64)
     exported = trace.exported = _exported(path, keys or {})
@@ -197,8 +218,9 @@ def _set_stacks_aside(trace: SurveyedTrace, most: int) -> int:
         trace.stacks = np.array([name_of[trace.label_of[kept]], trace.tracks[kept], trace.starts_ns[kept], ends[kept]])
     fed = ~is_label[trace.label_of]
     taken = ~fed & trace.has_label(label.phase == "X" for label in trace.labels)
-    for name in ("starts_ns", "durations_ns", "tracks", "label_of", "correlations"):
-        setattr(trace, name, getattr(trace, name)[fed])
+    for name in ("starts_ns", "durations_ns", "tracks", "label_of", "correlations", "argument_of"):
+        column = getattr(trace, name)
+        setattr(trace, name, column[fed] if len(column) else column)
     trace.label_of = (np.cumsum(~is_label) - 1).astype(np.int32)[trace.label_of]
     trace.labels = [label for label, left in zip(trace.labels, ~is_label, strict=True) if left]
     return int(taken.sum())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Collection
 from contextlib import suppress
+from itertools import zip_longest
 from typing import NamedTuple
 
+from molprof.analysis.reader.arguments import RecordedArguments, decode_arguments, values_in
 from molprof.analysis.trace_processor import TraceProcessor
-from molprof.analysis.trace_processor.package import Query, query_rows
 
 # Types as torch.profiler writes them (caffe2::TypeMeta and c10 types): torch's name, and bytes of an element.
 TYPES = {
@@ -25,18 +25,6 @@ TYPES = {
 ELEMENT_BYTES = {name: size for name, (_, size) in TYPES.items()}
 _LIST = "TensorList"
 RECORD_SHAPES = "molprof capture --shapes and torch.profiler.profile(record_shapes=True) record them"
-# The trace processor keeps the order of a list, and has no rows for an empty one.
-_ARGUMENTS = Query(
-    "origin",
-    """
-SELECT slice.id, args.key, args.int_value, args.string_value
-FROM slice JOIN args USING (arg_set_id)
-WHERE slice.category = 'cpu_op' AND args.flat_key IN
-  ('args.Input Dims', 'args.Input Strides', 'args.Input type', 'args.Concrete Inputs')
-ORDER BY slice.id, args.id
-""",
-)
-_KEY = re.compile(r"args\.(Input Dims|Input Strides|Input type|Concrete Inputs)((?:\[\d+\])+)")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")  # of 64 bits
 _MOST = 1 << 40  # elements of a dimension; more is no size
 _MOST_ELEMENTS = 1 << 62
@@ -92,19 +80,15 @@ Operands = tuple[Operand, ...]
 def read_operands(engine: TraceProcessor, wanted: Collection[int]) -> dict[int, Operands]:
     """Return the arguments of these operators by slice, where recorded (record_shapes=True).
 
-    An operator with a size that no tensor can have is left out too. The trace must be loaded with all arguments.
+    An operator with a size that no tensor can have is left out too.
     """
-    recorded: defaultdict[int, defaultdict[tuple[str, int], list[tuple[tuple[int, ...], int | str]]]]
-    recorded, wanted = defaultdict(lambda: defaultdict(list)), frozenset(wanted)
-    for slice_id, key, number, text in query_rows(engine, _ARGUMENTS)[1]:
-        if slice_id in wanted and (match := _KEY.fullmatch(key)):
-            first, *rest = (int(part) for part in re.findall(r"\d+", match[2]))
-            recorded[slice_id][match[1], first].append((tuple(rest), text if number is None else number))
-    operands: dict[int, Operands] = {}
-    for slice_id, arguments in recorded.items():
-        with suppress(ValueError):
-            operands[slice_id] = _operands(arguments)
-    return operands
+    by_text: dict[bytes, Operands] = {}
+    for text in (texts := engine.facts.arguments(wanted)).values():
+        if text not in by_text:
+            by_text[text] = ()
+            with suppress(ValueError):
+                by_text[text] = _operands(decode_arguments(text))
+    return {item: by_text[text] for item, text in texts.items() if by_text[text]}
 
 
 def arguments_text(operands: Operands) -> str:
@@ -113,28 +97,28 @@ def arguments_text(operands: Operands) -> str:
     return ", ".join("x".join(map(str, shape)) for shape in shapes if shape)
 
 
-def _operands(arguments: dict[tuple[str, int], list[tuple[tuple[int, ...], int | str]]]) -> Operands:
+def _operands(recorded: RecordedArguments) -> Operands:
     """Return the operands of a call. Raises ValueError for a size that no tensor can have."""
-    operands = []
-    for index in range(1 + max(index for _, index in arguments)):
-        type_ = next((str(value) for _, value in arguments.get(("Input type", index), ())), "")
-        sizes = arguments.get(("Input Dims", index), [])
-        value = next((str(value) for _, value in arguments.get(("Concrete Inputs", index), ())), "")
-        if type_ == _LIST or any(len(where) > 1 for where, _ in sizes):
-            parts: defaultdict[int, list[int]] = defaultdict(list)
-            for where, size in sizes:
-                parts[where[0]].append(_size(size))
-            operands.append(Operand(_LIST, parts=tuple(tuple(parts[part]) for part in sorted(parts))))
+    lists = recorded.input_dims, recorded.input_strides, recorded.input_type, recorded.concrete_inputs
+    operands, last = [], 0
+    for index, (dims, strides, types, values) in enumerate(zip_longest(*lists), 1):
+        sizes, type_, value = list(values_in(dims)), next(values_in(types), None), next(values_in(values), None)
+        if sizes or type_ is not None or value is not None or any(True for _ in values_in(strides)):
+            last = index
+        kind, text = ("" if item is None else str(item) for item in (type_, value))
+        tensors = dims if isinstance(dims, list) else []
+        if kind == _LIST or any(isinstance(item, list) and item for item in tensors):
+            parts = (tuple(map(_size, values_in(item))) for item in tensors)
+            operands.append(Operand(_LIST, parts=tuple(part for part in parts if part)))
         else:
-            strides = (_size(stride) for _, stride in arguments.get(("Input Strides", index), ()))
-            operands.append(Operand(type_, tuple(_size(size) for _, size in sizes), tuple(strides), value))
+            operands.append(Operand(kind, tuple(map(_size, sizes)), tuple(map(_size, values_in(strides))), text))
         if any(math.prod(filter(None, shape)) > _MOST_ELEMENTS for shape in (operands[-1].shape, *operands[-1].parts)):
             raise ValueError("more elements than a tensor can have")
-    return tuple(operands)
+    return tuple(operands[:last])
 
 
-def _size(value: int | str) -> int:
-    """Return the size of a tensor's dimension. Raises ValueError for what is none."""
+def _size(value: float | str) -> int:
+    """Raise ValueError for what is no size of a tensor."""
     if not isinstance(value, int) or not 0 <= value <= _MOST:
         raise ValueError(f"{value!r} is no size of a tensor")
     return value

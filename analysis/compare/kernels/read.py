@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,20 +18,17 @@ from molprof.analysis.compare.kernels.host import LocatedHostTime, read_host
 from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.figures.shapes import input_shapes, shapes_text
 from molprof.analysis.frame import read_frame
-from molprof.analysis.reader import TraceInfo, is_stream, path_text
+from molprof.analysis.reader import TraceInfo
 from molprof.analysis.roofline.formulas import work_of
 from molprof.analysis.roofline.operands import read_operands
 from molprof.analysis.roofline.read import HEAVY
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.errors import EngineError, TraceError
-from molprof.common.values import bytes_text
 
 STEP, STEPS, TRACE = "step", "steps", "trace"
 _OF_BOTH = "ts dur name module layer source phase step_id"
 _TYPICAL = Query("typical_step", "SELECT id FROM molprof_typical_step")
-# Sizes of inputs, which take several times as long to read, are read from files up to this.
-_SIZES_BYTES = 50_000_000
 # Apart from the items.
 _SPAN = Query("devices", "SELECT IFNULL(SUM(span_ns), 0) AS span_ns FROM molprof_device")
 
@@ -117,22 +113,15 @@ class Selection:
         return sum(lane.span_ns for lane in self.lanes)
 
 
-def size_notes(path: Path) -> tuple[str, ...]:
-    """Return notes on why the sizes of inputs are not read from a file; none if they are read."""
-    if is_stream(path):
-        return (f"no sizes of inputs are read from {path_text(path)}, which may be large",)
-    if path.is_file() and path.stat().st_size <= _SIZES_BYTES:
-        return ()
-    return (f"no sizes of inputs are read from a file over {bytes_text(_SIZES_BYTES)}",)
-
-
 def read_recorded(engine: TraceProcessor, info: TraceInfo, host: str | None = None) -> RecordedRows:
     """Return the recorded work of a loaded trace. Raises TraceError where neither GPU work nor operators are recorded.
 
     host: MODULE, SOURCE or PHASE, to tell where threads were.
     """
-    shapes = {operator: shapes_text(sizes) for operator, sizes in input_shapes(engine).items()}
     work = read_frame(engine, "work", f"{_OF_BOTH} class device operator call_id operator_id").rows()
+    with_work = {row[-1] for row in work} - {None}
+    sizes = input_shapes(engine, with_work if work else None)
+    shapes = {operator: shapes_text(each) for operator, each in sizes.items()}
     amounts = _amounts(engine, {row[-1]: row[-3] for row in work if row[-1] in shapes})
     rows = [
         RecordedWork(*(*row, call is not None, shapes.get(operator)))._replace(amount=amounts.get(operator))
