@@ -23,11 +23,11 @@ from tiny_trace import document, write
 from molprof.commands.submission import Submittable, follow, own_arguments, submit_options
 from molprof.common.bench_records import read_sweep
 from molprof.common.errors import RunError, UsageError
-from molprof.profiler.jobs.job import Attempt, Job, Task, all_jobs, find_job, new_job_folder, read_job, write_json
-from molprof.profiler.jobs.resources import SlurmSettings
-from molprof.profiler.jobs.scheduler import SchedulerError, check_reachable
-from molprof.profiler.jobs.status import JobStatus, TaskStatus, job_status, unfinished, watch
-from molprof.profiler.jobs.submit import run_task
+from molprof.common.jobs.job import Attempt, Job, Task, all_jobs, find_job, new_job_folder, read_job, write_json
+from molprof.common.jobs.resources import SlurmSettings
+from molprof.common.jobs.scheduler import SchedulerError, check_reachable
+from molprof.common.jobs.status import JobStatus, TaskStatus, job_status, unfinished, watch
+from molprof.common.jobs.submit import run_task
 
 WHEN = "2026-01-01T00:00:00+00:00"
 DOWN = "Slurmctld(primary) at node is DOWN"

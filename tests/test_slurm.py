@@ -20,11 +20,11 @@ from conftest import Cli
 from slurm_node import SlurmNode, missing
 from tiny_trace import document, write
 
-from molprof.profiler.jobs.job import Job, Task, find_job
-from molprof.profiler.jobs.resources import SlurmSettings
-from molprof.profiler.jobs.scheduler import SchedulerError
-from molprof.profiler.jobs.status import JobStatus, job_status, watch
-from molprof.profiler.jobs.submit import requeue, submit
+from molprof.common.jobs.job import Job, Task, find_job
+from molprof.common.jobs.resources import SlurmSettings
+from molprof.common.jobs.scheduler import SchedulerError
+from molprof.common.jobs.status import JobStatus, job_status, watch
+from molprof.common.jobs.submit import requeue, submit
 
 absent = missing()
 pytestmark = [

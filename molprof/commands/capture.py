@@ -130,7 +130,7 @@ def command(
         for settings, _ in runs_to_make:
             check_folder("model", settings.model)
             check_folder("tokenizer", settings.tokenizer)
-        from molprof.profiler.jobs.job import Task
+        from molprof.common.jobs.job import Task
 
         task = Task(trace_stem(output.name), ("capture", *own_arguments(context)), str(output.absolute()))
         submit_command(submission, "capture", [task])
