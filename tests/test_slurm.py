@@ -130,6 +130,22 @@ def test_a_command_follows_its_job_and_leaves_its_results(here: Path, molprof: C
     assert json.loads(job.record_path(0).read_text())["state"] == "ok"
 
 
+def test_tasks_read_the_traces_of_a_command_that_waits(here: Path, molprof: Cli) -> None:
+    for name in "ab":
+        write(here / f"{name}.json", document())
+    (here / "cut.json").write_text('{"traceEvents": [')
+    rows = ("report", "rows", "a.json", "b.json", "cut.json", "--no-cache", "--format", "json")
+    there = molprof(*rows, "--on", "slurm", "--slurm", "cpus=1")
+    assert (there.returncode, there.stdout) == (3, molprof(*rows).stdout)
+    assert "2 of 3 traces read, 1 failed because cut.json is truncated" in there.stderr
+    (job,) = json.loads(molprof("jobs", "--format", "json").stdout)
+    assert [(task["name"], task["state"]) for task in job["tasks"]] == [
+        ("a.json", "ok"), ("b.json", "ok"), ("cut.json", "ok"),
+    ]  # fmt: skip
+    refused = molprof(*rows, "--on", "slurm", "--slurm", "partition=nowhere")
+    assert (refused.returncode, "Slurm refused the job: " in refused.stderr) == (3, True)
+
+
 def test_failed_and_cancelled_tasks_are_told_and_queued_again(here: Path, molprof: Cli) -> None:
     silent = SlurmSettings(cpus=1, time="10", setup=("exit 7",))
     never = submit(here / ".molprof/jobs", "report", [report("a")], "slurm", silent)

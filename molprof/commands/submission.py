@@ -83,8 +83,8 @@ class ReadSubmission(Submission):
 
     # fmt: off
     where: str | None = declared(  # None: processes of this machine
-        "--on", "where", metavar="WHERE", help="Let others read the traces, and wait for them: slurm, a table [slurm.NAME] of"
-        " molprof.toml, or the workers of dask://HOST:PORT.")
+        "--on", "where", metavar="WHERE", help="Let others read the traces, and wait for them: slurm, a table"
+        " [slurm.NAME] of molprof.toml, or the workers of dask://HOST:PORT.")
     read_limit_s: int = declared(number_option(
         "--read-limit", "read_limit_s", default=3600, help="With --on: stop reading a trace after N seconds."))
     # fmt: on
