@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from molprof.analysis.figures.drift import Drift, ModelDisagreement
+from molprof.common.engine_settings import AUTO, GENERATE
 from molprof.common.manifest import Drafts, Machine, MaskedLogits, ProgramTotals, Session, Window
 from molprof.common.sampled import SampledFunctions
-from molprof.common.settings import AUTO, GENERATE, SETTINGS
+from molprof.common.settings import SETTINGS
 from molprof.common.values import per
 
 

@@ -15,10 +15,11 @@ from msgspec import UNSET
 from transformers import PreTrainedTokenizerFast
 
 from molprof.common import live
+from molprof.common.engine_settings import AUTO
 from molprof.common.errors import RunError, UsageError
 from molprof.common.manifest import INCOMPLETE_KEY, Machine, Manifest, ProcessorCalls, ProgramTotals, Resolved, Window
 from molprof.common.memory import processors
-from molprof.common.settings import AUTO, SETTINGS, CaptureSettings
+from molprof.common.settings import SETTINGS, CaptureSettings
 from molprof.common.values import counted
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import resolve_device
