@@ -341,6 +341,10 @@ def test_commands_become_tasks_and_nothing_is_submitted_twice(
     (tmp_path / "slurm/refused").touch()
     refused = molprof(*capture, *submitting)
     assert "Slurm refused the job: no such partition" in refused.stderr
+    refused = molprof("report", "rows", "a.json", "--no-cache", "--on", "slurm")
+    assert (refused.returncode, "Slurm refused the job: no such partition" in refused.stderr) == (3, True)
+    both = molprof("report", "a.json", "--on", "slurm", "--submit", "slurm")
+    assert (both.returncode, "--on waits for what others read" in both.stderr) == (2, True)
     assert sorted(path.name for path in jobs.iterdir()) == ["bench-3", "capture-4", "sweep-1", "sweep-2"]
 
 

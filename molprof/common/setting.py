@@ -50,8 +50,8 @@ class Setting(NamedTuple):  # a dataclass takes longer to import
     optional: bool = False  # None is a value
     required: bool = False  # it has no default
     accepted: tuple[str, ...] | None = None  # all values
-    least: int | None = None
-    most: int | None = None  # of a number, or of the numbers of a tuple
+    least: float | None = None
+    most: float | None = None  # of a number, or of the numbers of a tuple
 
     @property
     def reported(self) -> bool:
@@ -134,7 +134,7 @@ def one_of(name: str, value: str, accepted: tuple[str, ...]) -> None:
         raise UsageError(f"no {name} {value!r}", hint=f"use one of: {', '.join(accepted)}")
 
 
-def at_least(name: str, value: int, least: int) -> None:
+def at_least(name: str, value: int, least: float) -> None:
     """Raise UsageError where `value` is below `least`."""
     if value < least:
         raise UsageError(f"{name} {value} is below {least}", hint=f"{name}: a whole number from {least} on")

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 from msgspec import Meta
 
@@ -39,7 +39,8 @@ LP_WORD, NO_PROCESSOR = "lp", "none"
 _NUMBER = r"-?[0-9]+\.[0-9]+"
 _PLACEHOLDER = re.compile(rf"{_NUMBER},{_NUMBER},{_NUMBER}")
 WHOLE_TEXT = (TABLE, *ENGINES, *OTHERS)
-TRAINED, RANDOM = "trained", "random"
+TRAINED: Final = "trained"
+RANDOM: Final = "random"
 # transformers' names, and those that restrict torch to one of its scaled-dot-product kernels.
 Attention = Literal[
     "eager", "sdpa", "sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn",

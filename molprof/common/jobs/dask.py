@@ -68,7 +68,8 @@ def call_alone(folder: str, function: Callable[[Any], T], item: Any, limit_s: fl
         _own.process = _CallProcess()
     worker: Worker = _own.process.worker
     worker.limit_s = limit_s
-    return worker.run(_in_folder, folder, function, item)
+    result: T = worker.run(_in_folder, folder, function, item)
+    return result
 
 
 def _in_folder(folder: str, function: Callable[[Any], T], item: Any) -> T:
