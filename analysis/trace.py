@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from molprof.analysis.query import QueryResult, Statement
     from molprof.analysis.reader import TraceInfo
     from molprof.analysis.trace_processor import TraceProcessor
+    from molprof.common.jobs import JobExecutor
     from molprof.common.values import Value
 
 # Modules of the package whose tables need Python stacks; of them, those that need all arguments.
@@ -301,7 +302,7 @@ def each_trace(
     known: Callable[[Path], T | None] = lambda path: None,
     at_once: int | None = None,
     hint: str = _HINT,
-    executor: Executor | None = None,
+    executor: JobExecutor | None = None,
 ) -> Iterator[T | MolprofError]:
     """Yield the result of `job` for each trace, in order and as soon as it is ready; the error for an unreadable one.
 
@@ -313,9 +314,10 @@ def each_trace(
         known: an answer that needs no reading, or None; asked in this process.
         at_once: the most processes; 0 or 1: this one alone, None: one per processor.
         hint: what to do should a process fail.
-        executor: what runs the jobs, at most `at_once`, in place of processes of this one; its caller ends it.
+        executor: what runs the jobs, as many at once as it says, in place of processes of this machine; its caller
+            ends it. A job array that is refused ends the reading (SchedulerError).
     """
-    at_once = max(1, processors() if at_once is None else at_once)
+    at_once = executor.at_once if executor is not None else max(1, processors() if at_once is None else at_once)
     answers = ((path, _caught(known, path)) for path in paths)
     first = list(islice(answers, _AHEAD * at_once))
     is_all = len(first) == len(paths)
@@ -363,10 +365,13 @@ def _caught(make: Callable[[Path], T], path: Path) -> T | MolprofError:
 
 def _awaited(future: Future[T], path: Path, hint: str) -> T | MolprofError:
     """Return the result of another process, or its error."""
+    from molprof.common.jobs.scheduler import SchedulerError
     from molprof.common.process.workers import WorkerError
 
     try:
         return future.result()
+    except SchedulerError:  # of all that wait
+        raise
     except MolprofError as error:
         return error
     except WorkerError as error:

@@ -23,8 +23,9 @@ from shared import keep, parser, progress, table
 
 from molprof import api
 from molprof.analysis.figures.catalog import COMPARED
+from molprof.common.engine_settings import VLLM
 from molprof.common.errors import MolprofError
-from molprof.common.settings import VLLM, CaptureSettings
+from molprof.common.settings import CaptureSettings
 from molprof.common.values import by_unit, per
 from molprof.profiler.capture.capture import capture_together
 from molprof.profiler.recording.tracefile import OutputFile

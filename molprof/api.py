@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from molprof.analysis.roofline.script import ScriptCall
     from molprof.analysis.trace import Trace
     from molprof.analysis.trace_processor import TraceProcessor
+    from molprof.common.jobs import JobExecutor
 
 _USUAL = Reading(cached=True)  # as commands read
 AnyPath = str | os.PathLike[str]
@@ -103,16 +104,22 @@ def reports(
 
 
 def each_report(
-    paths: Sequence[Path], reading: Reading | None = None, stored: bool = True
+    paths: Sequence[Path],
+    reading: Reading | None = None,
+    stored: bool = True,
+    executor: JobExecutor | None = None,
 ) -> Iterator[Report | MolprofError]:
-    """Yield the report of each path, in order and as soon as it is ready; the error for an unreadable one."""
+    """Yield the report of each path, in order and as soon as it is ready; the error for an unreadable one.
+
+    executor: what reads them, in place of processes of this machine.
+    """
     from molprof.analysis.reports import read_stored
     from molprof.analysis.trace import Trace, each_trace, report_of
 
     def kept(path: Path) -> Report | None:
         return Trace(path, reading).kept_report() or (read_stored(path) if stored else None)
 
-    return each_trace(paths, report_of, reading, known=kept)
+    return each_trace(paths, report_of, reading, known=kept, executor=executor)
 
 
 def compare(
@@ -168,14 +175,15 @@ def ranks(
     *,
     parts: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, files: None,
+    executor: JobExecutor | None = None,
     **how: Any,
 ) -> RankedJob:
     """Return the ranks of a distributed job side by side, from their traces, or folders with them.
 
     A file that cannot be read is in `unread`, and the others are shown without it. parts: a folder, here or in a
     bucket, that keeps what is read of each file, and is asked first. progress: files done, and how many there are.
-    Raises UsageError where there are no traces, TraceError where none can be read or they are not the ranks of one job,
-    EngineError.
+    executor: what reads them, in place of processes of this machine. Raises UsageError where there are no traces,
+    TraceError where none can be read or they are not the ranks of one job, EngineError.
     """
     from molprof.analysis.ranks import Unread, job_of_files
     from molprof.analysis.ranks.files import known_ranks, rank_files, write_part
@@ -200,6 +208,7 @@ def ranks(
         known=kept,
         at_once=at_once(files),
         hint=HINT,
+        executor=executor,
     )
     for done, (path, read) in enumerate(zip(files, each, strict=True), 1):
         if isinstance(read, MolprofError):

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from molprof.common.errors import UsageError
+from molprof.common.jobs.resources import SlurmSettings, slurm_table
 from molprof.common.text_format import ANSWER, DEFAULT, PROMPT, TextFormat
 from molprof.common.toml_file import TomlFile, read_toml, unknown
-from molprof.profiler.jobs.resources import SlurmSettings, slurm_table
 from molprof.profiler.models.architecture import ARCHITECTURES
 
 NAME = "molprof.toml"

@@ -14,11 +14,11 @@ import pytest
 import tiny_trace
 from goldens import called
 
-from molprof.analysis.fleet.executors import connected, read_alone
 from molprof.analysis.fleet.row import FleetRow, joined_text, read_part, row_path
 from molprof.analysis.fleet.rows import Fleet, each_row
 from molprof.analysis.reader import Reading
 from molprof.common.errors import UsageError
+from molprof.common.jobs.dask import call_alone, connected
 from molprof.common.process.workers import WorkerError
 
 ROWS = ["report", "rows", "traces", "--no-cache", "--parts", "parts"]
@@ -150,4 +150,4 @@ def test_dask_reads_whole_traces(folder: Path) -> None:
 
 def test_a_trace_that_hangs_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(WorkerError, match=r"it took over 0\.01 s"):
-        read_alone(time.sleep, 600, 0.01)  # type: ignore[arg-type]
+        call_alone(".", time.sleep, 600, 0.01)

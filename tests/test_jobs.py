@@ -23,11 +23,11 @@ from tiny_trace import document, write
 from molprof.commands.submission import Submittable, follow, own_arguments, submit_options
 from molprof.common.bench_records import read_sweep
 from molprof.common.errors import RunError, UsageError
-from molprof.profiler.jobs.job import Attempt, Job, Task, all_jobs, find_job, new_job_folder, read_job, write_json
-from molprof.profiler.jobs.resources import SlurmSettings
-from molprof.profiler.jobs.scheduler import SchedulerError, check_reachable
-from molprof.profiler.jobs.status import JobStatus, TaskStatus, job_status, unfinished, watch
-from molprof.profiler.jobs.submit import run_task
+from molprof.common.jobs.job import Attempt, Job, Task, all_jobs, find_job, new_job_folder, read_job, write_json
+from molprof.common.jobs.resources import SlurmSettings
+from molprof.common.jobs.scheduler import SchedulerError, check_reachable
+from molprof.common.jobs.status import JobStatus, TaskStatus, job_status, unfinished, watch
+from molprof.common.jobs.submit import run_task
 
 WHEN = "2026-01-01T00:00:00+00:00"
 DOWN = "Slurmctld(primary) at node is DOWN"
@@ -341,6 +341,10 @@ def test_commands_become_tasks_and_nothing_is_submitted_twice(
     (tmp_path / "slurm/refused").touch()
     refused = molprof(*capture, *submitting)
     assert "Slurm refused the job: no such partition" in refused.stderr
+    refused = molprof("report", "rows", "a.json", "--no-cache", "--on", "slurm")
+    assert (refused.returncode, "Slurm refused the job: no such partition" in refused.stderr) == (3, True)
+    both = molprof("report", "a.json", "--on", "slurm", "--submit", "slurm")
+    assert (both.returncode, "--on waits for what others read" in both.stderr) == (2, True)
     assert sorted(path.name for path in jobs.iterdir()) == ["bench-3", "capture-4", "sweep-1", "sweep-2"]
 
 

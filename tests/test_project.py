@@ -10,9 +10,9 @@ import pytest
 from conftest import Cli
 
 from molprof.common.errors import UsageError
+from molprof.common.jobs.resources import SlurmSettings, overridden
 from molprof.common.toml_file import read_toml
 from molprof.common.typed_json import read_typed
-from molprof.profiler.jobs.resources import SlurmSettings, overridden
 from molprof.profiler.project import ModelAlias, Project, find_project, read_project
 
 WHOLE = """\

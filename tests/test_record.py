@@ -157,6 +157,15 @@ def test_a_tokenizer_that_the_program_drops(tmp_path: Path) -> None:
     assert [f"{item.prompt}{item.text}" for item in run.sequences] == ["".join(expected)]
 
 
+def test_the_tokenizer_that_generate_is_given(model: Any, tmp_path: Path) -> None:
+    text, other = words(), words()  # of neither the model tells that it is its own
+    with record(tmp_path / "run.json"):
+        model.generate(torch.tensor([[3, 11]]), max_new_tokens=2, min_new_tokens=2, tokenizer=text)
+    run = api.report(tmp_path / "run.json").run
+    assert run is not None
+    assert run.setup.vocabulary == len(other)
+
+
 def test_the_name_of_a_thread_that_linux_cuts_within_a_character(tmp_path: Path) -> None:
     trace = tmp_path / "thread.json"
     forked(record_named, trace)

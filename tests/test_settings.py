@@ -146,7 +146,7 @@ def test_a_manifest_is_read_back() -> None:
         ),
         (("resolved", "layers"), True, "manifest: resolved.layers: expected `int | null`, got `bool`"),
         (("settings", "window"), [5], "manifest: settings.window: expected `array` of length 2, got 1"),
-        (("settings", "attention"), "magic", "manifest: no attention 'magic'"),
+        (("settings", "attention"), "magic", "manifest: settings.attention: unknown value 'magic'"),
         (("molecules", 1, "kinds"), None, "manifest: molecules[1].kinds: expected `str`, got `null`"),
         (("molecules", 0, "text"), DELETED, "manifest: molecules[0]: missing field `text`"),
         (("skipped",), {}, "manifest: skipped: expected `array`, got `object`"),

@@ -20,11 +20,11 @@ from conftest import Cli
 from slurm_node import SlurmNode, missing
 from tiny_trace import document, write
 
-from molprof.profiler.jobs.job import Job, Task, find_job
-from molprof.profiler.jobs.resources import SlurmSettings
-from molprof.profiler.jobs.scheduler import SchedulerError
-from molprof.profiler.jobs.status import JobStatus, job_status, watch
-from molprof.profiler.jobs.submit import requeue, submit
+from molprof.common.jobs.job import Job, Task, find_job
+from molprof.common.jobs.resources import SlurmSettings
+from molprof.common.jobs.scheduler import SchedulerError
+from molprof.common.jobs.status import JobStatus, job_status, watch
+from molprof.common.jobs.submit import requeue, submit
 
 absent = missing()
 pytestmark = [
@@ -128,6 +128,18 @@ def test_a_command_follows_its_job_and_leaves_its_results(here: Path, molprof: C
     assert [(task["state"], task["exit_code"]) for task in listed["tasks"]] == [("ok", 0), ("ok", 0), ("failed", 2)]
     job = find_job(here / ".molprof/jobs", "1")
     assert json.loads(job.record_path(0).read_text())["state"] == "ok"
+
+
+def test_tasks_read_the_traces_of_a_command_that_waits(here: Path, molprof: Cli) -> None:
+    write(here / "a.json", document())
+    (here / "cut.json").write_text('{"traceEvents": [')
+    rows = ("report", "rows", "a.json", "cut.json", "--no-cache", "--format", "json")
+    there = molprof(*rows, "--on", "slurm", "--slurm", "cpus=1")
+    assert (there.returncode, there.stdout) == (3, molprof(*rows).stdout)
+    assert "1 of 2 traces read, 1 failed because cut.json is truncated" in there.stderr
+    job = find_job(here / ".molprof/jobs", "rows-1")
+    assert [task.name for task in job.tasks] == ["a.json", "cut.json"]
+    assert states(job_status(job)) == ["ok", "ok"]
 
 
 def test_failed_and_cancelled_tasks_are_told_and_queued_again(here: Path, molprof: Cli) -> None:

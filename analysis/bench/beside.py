@@ -24,10 +24,10 @@ from molprof.analysis.findings.remedy import engine_advice, question
 from molprof.common.answer_counts import answer_counts
 from molprof.common.bench_records import digest, read_results
 from molprof.common.cache import cache_key, read_entry, write_entry
+from molprof.common.engine_settings import CONSTRAINTS
 from molprof.common.errors import MolprofError
 from molprof.common.manifest import Manifest, ProgramTotals, Repeat, from_json
 from molprof.common.measured import MeasuredRun
-from molprof.common.settings import CONSTRAINTS
 from molprof.common.values import percent_text, time_text
 
 _FOLDER, _MOST_CACHED = "captures", 1 << 20

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Setup
 from molprof.analysis.reader import path_text
-from molprof.common.settings import CONTINUOUS
+from molprof.common.engine_settings import CONTINUOUS
 
 # What tells runs of one model and processor apart, in a word or two; empty for what is usual.
 _DISTINGUISHING: tuple[Callable[[Setup], str], ...] = (

@@ -8,9 +8,10 @@ from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from molprof.analysis.figures.drift import Drift, ModelDisagreement
 from molprof.common.drafts import Drafts, MaskFills
+from molprof.common.engine_settings import AUTO, GENERATE
 from molprof.common.manifest import STEP_PHASES, Machine, MaskedLogits, ProgramTotals, Session, Window
 from molprof.common.sampled import SampledFunctions
-from molprof.common.settings import AUTO, GENERATE, SETTINGS
+from molprof.common.settings import SETTINGS
 from molprof.common.values import per
 
 

@@ -10,8 +10,8 @@ from molprof.analysis.figures.figure import Figure, Role, of_run
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Setup
 from molprof.analysis.reader import path_text
+from molprof.common.engine_settings import CONSTRAINTS, NOT_OF_VLLM, VLLM
 from molprof.common.manifest import ProgramTotals
-from molprof.common.settings import CONSTRAINTS, NOT_OF_VLLM, VLLM
 from molprof.common.settings import SETTINGS as ROWS
 from molprof.common.values import Unit, Value, count_text, number_text, per
 

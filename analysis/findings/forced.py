@@ -8,8 +8,8 @@ from molprof.analysis.figures.model import ServedTimes
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.findings.rule import FindingEvidence, rule
+from molprof.common.engine_settings import VLLM
 from molprof.common.manifest import STEP_PHASES
-from molprof.common.settings import VLLM
 from molprof.common.values import count_text, counted, number_text, percent_text, time_text
 
 # Share of all tokens.

@@ -9,9 +9,10 @@ from typing import Any
 from msgspec import Struct
 
 from molprof.analysis.figures.run_model import Run
+from molprof.common.engine_settings import CONSTRAINTS, ENGINES, TABLE, VLLM
 from molprof.common.manifest import ProgramTotals
 from molprof.common.measured import MeasuredRun
-from molprof.common.settings import CONSTRAINTS, ENGINES, TABLE, VLLM, WHOLE_TEXT
+from molprof.common.settings import WHOLE_TEXT
 from molprof.common.values import number_text, per, percent_text, time_text
 
 _CAPTURE_ALL = "This capture again with --processor all measures each with it."

@@ -21,7 +21,7 @@ from molprof.common.errors import EngineError, MolprofError
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
-    from molprof.analysis.fleet.executors import Remote
+    from molprof.common.jobs import JobExecutor
 
 _HINT = "repeat the command: it reads again what failed"
 
@@ -31,7 +31,7 @@ class Fleet:
     """Where rows are stored, and which workers read traces."""
 
     parts: Path | None = None  # folder of rows, a file for each content; it is asked first
-    remote: Remote | None = None  # None: processes of this machine
+    executor: JobExecutor | None = None  # None: processes of this machine
 
 
 def joined_files(files: Sequence[Path], partial: bool) -> tuple[list[Path], list[str]]:
@@ -77,15 +77,7 @@ def each_row(files: Sequence[Path], reading: Reading, fleet: Fleet) -> Iterator[
         final.update({number} if is_final else ())
         return row
 
-    remote = fleet.remote
-    each = each_trace(
-        files,
-        row_of_trace,
-        reading,
-        known=known,
-        hint=_HINT,
-        **({} if remote is None else {"executor": remote, "at_once": remote.at_once}),
-    )
+    each = each_trace(files, row_of_trace, reading, known=known, hint=_HINT, executor=fleet.executor)
     for number, (path, answer) in enumerate(zip(files, each, strict=True)):
         if number in final and isinstance(answer, FleetRow):
             yield answer

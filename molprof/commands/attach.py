@@ -25,8 +25,9 @@ from molprof.commands.options import (
     with_options,
 )
 from molprof.commands.run_options import setting_option
+from molprof.common.engine_settings import BACKENDS, CONSTRAINTS, VLLM
 from molprof.common.errors import UsageError
-from molprof.common.settings import BACKENDS, CONSTRAINTS, SETTINGS, VLLM, CaptureSettings
+from molprof.common.settings import SETTINGS, CaptureSettings
 
 if TYPE_CHECKING:
     from molprof.profiler.attach.server import Server

@@ -14,8 +14,8 @@ from click.core import ParameterSource
 from molprof.commands.options import ResultOptions, note, refuse
 from molprof.commands.run_options import Seconds
 from molprof.common.bench_records import digest
+from molprof.common.engine_settings import CONSTRAINTS
 from molprof.common.files import read_text
-from molprof.common.settings import CONSTRAINTS
 from molprof.profiler.bench.cases import ENGINES, Case, MasksCase, case_id
 from molprof.profiler.bench.schemas import SchemaFolder, find_schemas
 from molprof.profiler.bench.tools import find_tools

@@ -15,22 +15,12 @@ from molprof.commands.options import ResultOptions, check_ending, file_option, m
 from molprof.commands.progress import ProgressPrinter
 from molprof.commands.run_options import check_arguments, sampling_asked, setting_option
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
+from molprof.common.engine_settings import BACKENDS, CONSTRAINTS, ENGINES, VLLM
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import next_free
 from molprof.common.measured import MeasuredRun
 from molprof.common.memory import let_threads_sleep
-from molprof.common.settings import (
-    BACKENDS,
-    CONSTRAINTS,
-    ENGINES,
-    LP_PROCESSOR,
-    LP_WORD,
-    NO_PROCESSOR,
-    SETTINGS,
-    VLLM,
-    WHOLE_TEXT,
-    CaptureSettings,
-)
+from molprof.common.settings import LP_PROCESSOR, LP_WORD, NO_PROCESSOR, SETTINGS, WHOLE_TEXT, CaptureSettings
 from molprof.common.text import escaped
 from molprof.common.values import bytes_text
 from molprof.profiler.constraints import missing_engines, whole_of
@@ -130,7 +120,7 @@ def command(
         for settings, _ in runs_to_make:
             check_folder("model", settings.model)
             check_folder("tokenizer", settings.tokenizer)
-        from molprof.profiler.jobs.job import Task
+        from molprof.common.jobs.job import Task
 
         task = Task(trace_stem(output.name), ("capture", *own_arguments(context)), str(output.absolute()))
         submit_command(submission, "capture", [task])

@@ -108,7 +108,7 @@ def submit_shares(cases: Cases, kind: str, words: Sequence[str], output: Path, r
     folder: what the command's -o names in place of that file.
     """
     from molprof.common.bench_records import part_path
-    from molprof.profiler.jobs.job import Task
+    from molprof.common.jobs.job import Task
 
     count, tasks = cases.tasks or 1, []
     for number in range(1, count + 1):

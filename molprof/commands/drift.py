@@ -12,8 +12,9 @@ from molprof.commands.options import ResultOptions, note, number_option, path_op
 from molprof.commands.run_options import format_options, whole_options
 from molprof.commands.submission import config_option
 from molprof.common.document import Document
+from molprof.common.engine_settings import TABLE
 from molprof.common.errors import UsageError
-from molprof.common.settings import TABLE, CaptureSettings
+from molprof.common.settings import CaptureSettings
 from molprof.common.text_format import TextFormat
 
 _DECIMALS = 4

@@ -26,7 +26,7 @@ from molprof.common.values import counted
 
 if TYPE_CHECKING:
     from molprof.analysis.documents.figures import TraceRow
-    from molprof.profiler.jobs.job import Task
+    from molprof.common.jobs.job import Task
 
 T = TypeVar("T")
 PARTIAL_HINT = "--partial reads the intact part of a damaged trace"
@@ -155,7 +155,7 @@ def _stem(trace: Path) -> str:
 def _tasks(
     command: Sequence[str], traces: Sequence[Path], outputs: Sequence[Path | None], options: Sequence[str]
 ) -> list[Task]:
-    from molprof.profiler.jobs.job import Task
+    from molprof.common.jobs.job import Task
 
     tasks = []
     for trace, output in zip(traces, outputs, strict=True):

@@ -16,8 +16,8 @@ from molprof.common.errors import UsageError
 from molprof.common.text import escaped
 
 if TYPE_CHECKING:
-    from molprof.profiler.jobs.job import Job
-    from molprof.profiler.jobs.status import JobStatus
+    from molprof.common.jobs.job import Job
+    from molprof.common.jobs.status import JobStatus
 
 
 @click.command("jobs", cls=Command)
@@ -39,8 +39,8 @@ def command(name: str | None, result: ResultOptions, config: Path | None) -> Non
       molprof jobs cancel capture-3
     """
     result.check()
-    from molprof.profiler.jobs.job import all_jobs, find_job
-    from molprof.profiler.jobs.status import job_statuses, jobs_document, tasks_document
+    from molprof.common.jobs.job import all_jobs, find_job
+    from molprof.common.jobs.status import job_statuses, jobs_document, tasks_document
 
     folder = Submission(config).jobs
     jobs, problems = all_jobs(folder) if name is None else ([find_job(folder, name)], [])
@@ -62,7 +62,7 @@ def _of_job(name: str) -> Callable[[Callable[..., None]], click.Command]:
     def add(function: Callable[..., None]) -> click.Command:
         @functools.wraps(function)
         def with_job(name: str, config: Path | None, **options: Any) -> None:
-            from molprof.profiler.jobs.job import find_job
+            from molprof.common.jobs.job import find_job
 
             function(find_job(Submission(config).jobs, name), **options)
 
@@ -75,7 +75,7 @@ def _of_job(name: str) -> Callable[[Callable[..., None]], click.Command]:
 
 def _status(job: Job) -> JobStatus:
     """Return the states of a job's tasks, with a remark if they are the last that the tasks wrote."""
-    from molprof.profiler.jobs.status import job_status
+    from molprof.common.jobs.status import job_status
 
     status = job_status(job)
     if status.problem:
@@ -91,7 +91,7 @@ def requeue_command(job: Job) -> None:
     Examples:
       molprof jobs requeue sweep-2
     """
-    from molprof.profiler.jobs.submit import requeue
+    from molprof.common.jobs.submit import requeue
 
     status = _status(job)
     tasks = status.failed()
@@ -109,8 +109,8 @@ def cancel_command(job: Job) -> None:
     Examples:
       molprof jobs cancel capture-3
     """
-    from molprof.profiler.jobs.scheduler import cancel
-    from molprof.profiler.jobs.status import UNFINISHED
+    from molprof.common.jobs.scheduler import cancel
+    from molprof.common.jobs.status import UNFINISHED
 
     status = _status(job)
     unfinished = [task.slurm_id for task in status.tasks if task.state in UNFINISHED and task.slurm_id]
@@ -133,7 +133,7 @@ def collect_command(job: Job, wait: bool) -> None:
       molprof jobs collect capture-3
       molprof jobs collect sweep-2 --wait
     """
-    from molprof.profiler.jobs.status import tasks_document
+    from molprof.common.jobs.status import tasks_document
 
     status = follow(job) if wait else _status(job)
     ResultOptions().deliver(tasks_document(status))

@@ -25,12 +25,12 @@ from molprof.commands.options import (
     write,
 )
 from molprof.commands.progress import Counting
-from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
+from molprof.commands.submission import ReadSubmission, Submittable, own_arguments, read_submit_options, submit_command
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
-    from molprof.profiler.jobs.job import Task
+    from molprof.common.jobs.job import Task
 
 
 @click.command("ranks", cls=Submittable)
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @uncached_options
 @result_options(PARQUET, *PLOT_FORMATS)
-@submit_options
+@read_submit_options
 @click.pass_context
 def command(
     context: click.Context,
@@ -50,14 +50,15 @@ def command(
     parts: Path | None,
     reading: Reading,
     result: ResultOptions,
-    submission: Submission,
+    submission: ReadSubmission,
 ) -> int:
     """Show the ranks of a distributed job side by side: compute, communication, waiting for each other, idle.
 
     Give the folder with one trace of each rank, or the traces, or one trace merged from those of all ranks. A file's
     rank is read from its content (distributedInfo), whatever its name. The clocks are aligned by collectives.
 
-    With --submit, a job array reads the ranks that --parts lacks, one in each task. This command puts them together.
+    With --on, others read the ranks, and this command puts them together. With --submit, it need not wait: a job array
+    reads the ranks that --parts lacks, one in each task.
 
     The formats png, svg and pdf are a timeline of all ranks; parquet has a row for each rank and step. The exit code
     is 3 if a file cannot be read, which stops no other, or times do not add up.
@@ -80,7 +81,7 @@ def command(
     if submission.cluster is not None and parts is not None:
         tasks = _tasks(traces, parts, reading.partial, own_arguments(context, "output", "force", "style", "parts"))
         if tasks:
-            from molprof.profiler.jobs.status import unfinished
+            from molprof.common.jobs.status import unfinished
 
             outputs = {task.output for task in tasks}
             busy = Counter(unfinished(submission.jobs, outputs).values())
@@ -90,14 +91,14 @@ def command(
             submit_command(submission, "ranks", tasks, {"parts": str(parts.absolute())})
         if submission.detach:
             return 0
-    return show_ranks(traces, reading, result, parts)
+    return show_ranks(traces, reading, result, submission, parts)
 
 
 def _tasks(traces: Sequence[Path], parts: Path, partial: bool, words: Sequence[str]) -> list[Task]:
     """One task for each file whose part is missing: the same command for it alone, which leaves its part."""
     from molprof.analysis.ranks.files import is_part, known_ranks, rank_files, ranks_path
     from molprof.analysis.reader.parts import digest_of
-    from molprof.profiler.jobs.job import Task
+    from molprof.common.jobs.job import Task
 
     files = [item for item in rank_files(traces)[0] if not is_part(item)]
     missing = [item for item in files if known_ranks(parts, item, partial) is None]
@@ -126,7 +127,13 @@ def rank_inputs(traces: Sequence[Path], output: Path | None) -> list[Path]:
     return [*traces, output] if inside and is_trace(output) else [*traces]
 
 
-def show_ranks(traces: Sequence[Path], reading: Reading, result: ResultOptions, parts: Path | None = None) -> int:
+def show_ranks(
+    traces: Sequence[Path],
+    reading: Reading,
+    result: ResultOptions,
+    submission: ReadSubmission,
+    parts: Path | None = None,
+) -> int:
     """Write the document or the timeline of ranks; the exit code."""
     from molprof.analysis.documents.ranks import rank_frame, ranks_document
     from molprof.analysis.query import check_parquet, frame_to_parquet
@@ -135,7 +142,8 @@ def show_ranks(traces: Sequence[Path], reading: Reading, result: ResultOptions, 
         check_parquet()
     progress = Counting("file")
     try:
-        job = api.ranks(traces, reading, parts=parts, progress=progress)
+        with submission.executor("ranks") as executor:
+            job = api.ranks(traces, reading, parts=parts, progress=progress, executor=executor)
     finally:
         progress.clear()
     if result.style == PARQUET:

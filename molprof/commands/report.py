@@ -30,7 +30,7 @@ from molprof.commands.options import (
     result_options,
     sweeps_expanded,
 )
-from molprof.commands.submission import Submission, Submittable, submit_options
+from molprof.commands.submission import ReadSubmission, Submittable, read_submit_options
 from molprof.common.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 @reading_options
 @report_by.graph_options
 @result_options()
-@submit_options
+@read_submit_options
 @moved("--by", "molprof report by {} TRACE")
 @moved("--peak", "molprof report by shape TRACE --peak {}", multiple=True)
 @moved("--what-if", "molprof report by path TRACE --what-if {}", multiple=True)
@@ -65,7 +65,7 @@ def command(
     molecules: tuple[int, ...],
     reading: Reading,
     result: ResultOptions,
-    submission: Submission,
+    submission: ReadSubmission,
 ) -> int:
     """Report launches, kernels, copies, host syncs, phases and tokens of TRACE.
 
@@ -104,9 +104,10 @@ def command(
         refuse(f"{traces[0]} holds ranks of a job: a report of ranks", "report the trace of one rank", **excluded)
         result.check(rank_inputs(traces, result.output))
         note(f"{traces[0]} holds ranks of a job, shown as molprof ranks shows them")
-        return show_ranks(traces, reading, result)
+        return show_ranks(traces, reading, result, submission)
     traces, outputs = chosen(traces, result, several, graph_capture=graph_capture, names_from=names_from)
     if helper := graph_capture or names_from:
+        excluded["on"] = submission.where
         refuse("--graph-capture" if graph_capture else "--names-from", "leave them out", **excluded)
         refuse_streams(*traces)
     bounds: list[Threshold] = []
@@ -126,7 +127,9 @@ def command(
 
     # Which of several numbers is whose is not known without all reports.
     needs_all = max(len(tokens), len(molecules)) > 1
-    read, outputs, bad = readable(traces, outputs, each_report(traces, reading, stored=False), needs_all)
+    with submission.executor("report") as executor:
+        each = each_report(traces, reading, stored=False, executor=executor)
+        read, outputs, bad = readable(traces, outputs, each, needs_all)
     read = with_given(read, tokens, molecules) if read else []
     texts = [render(report_document(report), result.style, result.columns, whole) for report in read]
     for report in read:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -17,13 +16,13 @@ from molprof.commands.options import (
     ResultOptions,
     make_folder,
     note,
-    number_option,
     reading_options,
     result_options,
     sweeps_expanded,
     write,
 )
 from molprof.commands.progress import Counting
+from molprof.commands.submission import ReadSubmission, read_options
 from molprof.common.errors import UsageError
 from molprof.common.text import escaped
 from molprof.common.values import counted
@@ -35,29 +34,27 @@ from molprof.common.values import counted
     "--parts", type=FOLDER, metavar="DIR",
     help="Keep the row of each trace in DIR, which may be s3:// or gs://, and read only traces without one.",
 )  # fmt: skip
-@click.option("--on", metavar="dask://HOST:PORT", help="Let the workers of a Dask scheduler read the traces.")
-@number_option("--read-limit", "read_limit_s", default=3600, help="With --on: stop reading a trace after N seconds.")
 @reading_options
 @result_options("parquet")
+@read_options
 def command(
     traces: Sequence[Path],
     parts: Path | None,
-    on: str | None,
-    read_limit_s: int,
     reading: Reading,
     result: ResultOptions,
+    submission: ReadSubmission,
 ) -> None:
     """Show one table with a row for each trace, not a report of each.
 
     It takes any number of traces, folders of them, reports stored with --format json, or rows that --parts kept. A
-    trace that cannot be read becomes a row with the reason. Repeat an interrupted command to go on. On a cluster:
-    molprof report DIR --format json -o REPORTS --submit NAME, then molprof report rows REPORTS.
+    trace that cannot be read becomes a row with the reason. Repeat an interrupted command to go on.
 
     \b
     Examples:
       molprof report rows traces -o table.csv
       molprof report rows my-sweep reports
       molprof report rows traces --parts parts -o rows.parquet
+      molprof report rows traces --on slurm -o rows.csv
     """
     traces = expanded(sweeps_expanded(traces), stored=True)
     result.check(traces)
@@ -78,15 +75,10 @@ def command(
         check_parquet()
     counting, fleet_rows = Counting("trace"), list[FleetRow]()
     try:
-        with ExitStack() as stack:
-            remote = None
-            if on is not None:
-                from molprof.analysis.fleet.executors import connected
-
-                remote = stack.enter_context(connected(on, read_limit_s))
+        with submission.executor("rows") as executor:
             if parts is not None:
                 make_folder(parts, "--parts")
-            for row in each_row(traces, reading, Fleet(parts, remote)):
+            for row in each_row(traces, reading, Fleet(parts, executor)):
                 fleet_rows.append(row)
                 if row.problem is not None:
                     counting.line(f"{escaped(row.file)}: {escaped(row.reason)}")
@@ -103,6 +95,6 @@ def command(
         write(rows_to_parquet(fleet_rows), result.output)
     else:
         result.deliver(reports_document(rows))
-    if result.style == "parquet" or parts is not None or on is not None:
+    if result.style == "parquet" or parts is not None or submission.where is not None:
         note(joined_text(fleet_rows))
     refuse_bad([row for row in rows if row.problem is not None], len(traces))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +14,16 @@ import click
 from click.core import ParameterSource
 
 from molprof.commands.command import Command
-from molprof.commands.options import declared, grouped, note, path_option
+from molprof.commands.options import declared, grouped, note, number_option, path_option
 from molprof.common.errors import RunError
 from molprof.common.process import OK
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
-    from molprof.profiler.jobs.job import Job, Task
-    from molprof.profiler.jobs.status import JobStatus
+    from molprof.common.jobs import JobExecutor
+    from molprof.common.jobs.job import Job, Task
+    from molprof.common.jobs.resources import SlurmSettings
+    from molprof.common.jobs.status import JobStatus
     from molprof.profiler.project import Project
 
 # Results to list one by one.
@@ -53,6 +56,12 @@ class Submission:
         if self.cluster is None and (self.overrides or self.detach):
             raise click.UsageError(f"{'--detach' if self.detach else '--slurm'} requires --submit NAME")
 
+    def slurm(self, name: str) -> SlurmSettings:
+        """Return the resources of a table of the project, with those of --slurm."""
+        from molprof.common.jobs.resources import overridden
+
+        return overridden(self.project.cluster(name), self.overrides)
+
     @functools.cached_property
     def project(self) -> Project:
         """The project file, found once."""
@@ -63,14 +72,57 @@ class Submission:
     @property
     def jobs(self) -> Path:
         """The folder of the project's jobs."""
-        from molprof.profiler.jobs.job import jobs_folder
+        from molprof.common.jobs.job import jobs_folder
 
         return jobs_folder(self.project.folder)
 
 
+@dataclass(frozen=True)
+class ReadSubmission(Submission):
+    """The values of `read_submit_options`: of commands whose traces may be read elsewhere, while they wait."""
+
+    # fmt: off
+    where: str | None = declared(  # None: processes of this machine
+        "--on", "where", metavar="WHERE", help="Let others read the traces, and wait for them: slurm, a table"
+        " [slurm.NAME] of molprof.toml, or the workers of dask://HOST:PORT.")
+    read_limit_s: int = declared(number_option(
+        "--read-limit", "read_limit_s", default=3600, help="With --on: stop reading a trace after N seconds."))
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        if self.where is None:
+            super().__post_init__()
+        elif self.cluster is not None or self.detach:
+            raise click.UsageError("--on waits for what others read, and --submit leaves it to them: give one of them")
+
+    @contextlib.contextmanager
+    def executor(self, kind: str) -> Iterator[JobExecutor | None]:
+        """Yield what reads the traces of a command; None: this machine. Slurm's tasks end with the block."""
+        from molprof.common.jobs.dask import SCHEME, connected
+
+        if self.where is None:
+            yield None
+        elif self.where.startswith(SCHEME):
+            with connected(self.where, self.read_limit_s) as executor:
+                yield executor
+        else:
+            from molprof.common.jobs.submit import SlurmExecutor
+
+            slurm = self.slurm(self.where)
+            with SlurmExecutor(self.jobs, kind, self.where, slurm, limit_s=self.read_limit_s) as tasks:
+                yield tasks
+
+
 # Parameters of a command that make its `Submission`.
-PARAMETERS = tuple(item.name for item in fields(Submission))
+PARAMETERS = tuple(item.name for item in fields(ReadSubmission))
 submit_options = grouped(Submission, "submission")
+read_submit_options = grouped(ReadSubmission, "submission")
+# Of a command that waits for its results in any case.
+read_options = grouped(
+    ReadSubmission,
+    "submission",
+    *(item.metadata["option"] for item in fields(ReadSubmission) if item.name not in ("cluster", "detach")),
+)
 
 
 class Submittable(Command):
@@ -114,13 +166,11 @@ def submit_command(
     submitted: Callable[[Job], None] = lambda job: None,
 ) -> None:
     """Submit `tasks` as one job and call `submitted`; then follow the job and finish its results, or print its id."""
-    from molprof.profiler.jobs.resources import overridden
-    from molprof.profiler.jobs.submit import submit
+    from molprof.common.jobs.submit import submit
     from molprof.profiler.project import DEFAULT_CLUSTER
 
-    project, cluster = submission.project, submission.cluster or DEFAULT_CLUSTER
-    settings = overridden(project.cluster(cluster), submission.overrides)
-    job = submit(submission.jobs, kind, tasks, cluster, settings, data)
+    cluster = submission.cluster or DEFAULT_CLUSTER
+    job = submit(submission.jobs, kind, tasks, cluster, submission.slurm(cluster), data)
     number = job.attempts[-1].slurm_id
     note(f"submitted {job.id}: Slurm job {number}, {counted(len(tasks), 'task')}; its files: {job.folder}")
     submitted(job)
@@ -133,7 +183,7 @@ def submit_command(
 
 def follow(job: Job) -> JobStatus:
     """Print changes until the job has ended; for a single task, also its log."""
-    from molprof.profiler.jobs.status import UNFINISHED, watch
+    from molprof.common.jobs.status import UNFINISHED, watch
 
     said: dict[int, tuple[str, str | None]] = {}
     problem, summary, shown = None, "", 0

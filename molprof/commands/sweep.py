@@ -254,7 +254,7 @@ def command(file: Path, case_options: tuple[str, ...], running: Running) -> int:
 
 def _done(folder: Path, turns: Sequence[tuple[LineCase, int]], running: Running) -> tuple[set[tuple[str, int]], bool]:
     """Return the (case, process) pairs that have results or still run on a cluster; and True if any still run."""
-    from molprof.profiler.jobs.status import unfinished
+    from molprof.common.jobs.status import unfinished
 
     outputs = {str((folder / case.output(repeat)).absolute()): (case.name, repeat) for case, repeat in turns}
     busy = {} if running.force else unfinished(running.submission.jobs, outputs)
@@ -360,7 +360,7 @@ def _run_here(
 
 def _submit(folder: Path, left: Sequence[tuple[LineCase, int]], running: Running) -> None:
     """Submit a task for each process of a case."""
-    from molprof.profiler.jobs.job import Task
+    from molprof.common.jobs.job import Task
 
     tasks = [
         Task(

@@ -1,6 +1,7 @@
 """One setting: declares a field's accepted values, its option, its row of reports, and its effect on the work.
 
-Standard library only. `rows` returns what is declared.
+Its type says which values it accepts: `Literal` all of them, `msgspec.Meta` the least and the most. `rows` returns
+what is declared.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Meta
 
 from molprof.common.errors import UsageError
 
@@ -32,9 +35,6 @@ class Setting(NamedTuple):  # a dataclass takes longer to import
     decides: Decides
     help: str = ""  # of its option
     unset: str = ""  # for the help of an option without a default of its own: what applies where it is not given
-    accepted: tuple[str, ...] | None = None  # all values
-    least: int | None = None
-    most: int | None = None  # of a number, or of the numbers of a tuple
     check: Callable[[Any], tuple[str, str] | None] | None = None  # the message and the hint of a value not accepted
     flag: str = ""  # the option; empty: the name with dashes
     metavar: str | None = None  # of the option
@@ -49,6 +49,9 @@ class Setting(NamedTuple):  # a dataclass takes longer to import
     type: Any = None  # of a value: `bool`, `int`, `float`, `str`, or a tuple of them
     optional: bool = False  # None is a value
     required: bool = False  # it has no default
+    accepted: tuple[str, ...] | None = None  # all values
+    least: float | None = None
+    most: float | None = None  # of a number, or of the numbers of a tuple
 
     @property
     def reported(self) -> bool:
@@ -62,7 +65,7 @@ class Setting(NamedTuple):  # a dataclass takes longer to import
         if self.accepted is not None:
             one_of(self.name.replace("_", "-"), value, self.accepted)
         if self.least is not None:
-            at_least(self.flag, value, self.least)
+            at_least(self.flag, min(value) if isinstance(value, tuple) else value, self.least)
         if self.most is not None and (largest := max(value) if isinstance(value, tuple) else value) > self.most:
             raise UsageError(
                 f"{self.flag} {largest} is above {self.most}", hint=f"{self.flag}: a whole number up to {self.most}"
@@ -87,7 +90,7 @@ def rows(kind: type[Any]) -> Mapping[str, Setting]:
 
     Raises TypeError for a field that is not declared as a setting.
     """
-    types = get_type_hints(kind)
+    types = get_type_hints(kind, include_extras=True)
     return MappingProxyType({item.name: _row(kind.__name__, item, types[item.name]) for item in fields(kind)})
 
 
@@ -98,17 +101,31 @@ def _row(kind: str, declared: Field[Any], annotation: Any) -> Setting:
         raise TypeError(f"{kind}.{name} is not declared with setting(decides=...)")
     if bool(row.label) != (row.role is not None):
         raise TypeError(f"{kind}.{name}: a label requires a role, and a role a label")
-    values = get_args(annotation) if get_origin(annotation) is UnionType else (annotation,)
+    values = get_args(annotation) if get_origin(annotation) in (UnionType, Union) else (annotation,)
+    given = next(value for value in values if value is not NoneType)
+    accepted = get_args(given) if get_origin(given) is Literal else None
+    number = get_args(given)[0] if get_origin(given) is tuple else given
+    numbers = next((item for item in get_args(number) if isinstance(item, Meta)), None)
     completed: Setting = row._replace(
         name=name,
         flag=row.flag or f"--{name.replace('_', '-')}",
         recorded=row.recorded or name,
         default=None if default is MISSING else default,
-        type=next(value for value in values if value is not NoneType),
+        type=str if accepted else _plain(given),
         optional=NoneType in values,
         required=default is MISSING,
+        accepted=accepted,
+        least=numbers and numbers.ge,
+        most=numbers and numbers.le,
     )
     return completed
+
+
+def _plain(annotation: Any) -> Any:
+    """Return a type without what `Meta` says of it, of a tuple too."""
+    if get_origin(annotation) is tuple:
+        return tuple[tuple(map(_plain, get_args(annotation)))]  # type: ignore[misc]
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def one_of(name: str, value: str, accepted: tuple[str, ...]) -> None:
@@ -117,7 +134,7 @@ def one_of(name: str, value: str, accepted: tuple[str, ...]) -> None:
         raise UsageError(f"no {name} {value!r}", hint=f"use one of: {', '.join(accepted)}")
 
 
-def at_least(name: str, value: int, least: int) -> None:
+def at_least(name: str, value: int, least: float) -> None:
     """Raise UsageError if `value` is below `least`."""
     if value < least:
         raise UsageError(f"{name} {value} is below {least}", hint=f"{name}: a whole number from {least} on")

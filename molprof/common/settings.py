@@ -1,27 +1,35 @@
-"""The settings of a capture, each declared in one place. Standard library only."""
+"""What a capture is asked to do: the table of its settings, each declared in one place."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Final, Literal, get_args
 
+from msgspec import Meta
+
+from molprof.common.engine_settings import (
+    ASSISTED,
+    AUTO,
+    BACKENDS,
+    CONSTRAINTS,
+    CONTINUOUS,
+    ENGINES,
+    FORCED,
+    GENERATE,
+    OTHERS,
+    TABLE,
+    VLLM,
+    Problem,
+    engine_problems,
+)
 from molprof.common.errors import UsageError
-from molprof.common.generate_args import PASSED_ON, active, read_arguments
-from molprof.common.setting import Decides, rows, setting
+from molprof.common.generate_args import read_arguments
+from molprof.common.setting import Decides, Setting, rows, setting
 from molprof.common.text_format import ANSWER, PROMPT, TextFormat
 
-AUTO = "auto"
-GENERATE = "generate"  # the engine of transformers' `generate`
-CONTINUOUS = "continuous"  # that of its continuous batching
-ASSISTED = "assisted"  # that of its assisted decoding
-VLLM = "vllm"
-TABLE = "table"  # takes no grammar
-# What makes masks in vLLM: its own, by their names, and molprof's table. They are the processors of this engine.
-BACKENDS = ("xgrammar", "guidance", "outlines", "lm-format-enforcer", TABLE)
 # Engines whose prompts are one batch, which they join as others end.
 JOINED = (CONTINUOUS, VLLM)
 # What --lp constrains with, whatever the tokenizer, so that runs of two models differ in the tokenizer alone.
@@ -30,36 +38,32 @@ LP_PROCESSOR = "generic"
 LP_WORD, NO_PROCESSOR = "lp", "none"
 _NUMBER = r"-?[0-9]+\.[0-9]+"
 _PLACEHOLDER = re.compile(rf"{_NUMBER},{_NUMBER},{_NUMBER}")
-# Processors that take a JSON schema, a regular expression, choices or a grammar, and the settings that name one.
-ENGINES = ("xgrammar", "llguidance")
-OTHERS = ("outlines", "lm-format-enforcer")  # no grammar
 WHOLE_TEXT = (TABLE, *ENGINES, *OTHERS)
-# Those of molprof without a table of states, which continuous batching takes and drafts go back in.
-WITHOUT_STATES = ("generic", "qwen", *ENGINES, *OTHERS)
-CONSTRAINTS = ("schema", "regex", "choices", "grammar_file")
-# What vLLM does in its own way.
-NOT_OF_VLLM = (
-    *("placeholder", "generate_args", "attention", "kv_cache", "padding_multiple", "max_cache_length"),
-    *("disagreement", "tokenizer", "arrivals", "assistant"),
-)
-TRAINED, RANDOM = "trained", "random"
-# They restrict torch to one of its scaled-dot-product kernels; the names of `ATTENTION` are transformers'.
-_SDPA = ("sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn")
-ATTENTION = ("eager", "sdpa", *_SDPA, "flash_attention_2", "flash_attention_3", "flex_attention")
-DTYPES = (AUTO, "float32", "bfloat16", "float16")
+TRAINED: Final = "trained"
+RANDOM: Final = "random"
+# transformers' names, and those that restrict torch to one of its scaled-dot-product kernels.
+Attention = Literal[
+    "eager", "sdpa", "sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn",
+    "flash_attention_2", "flash_attention_3", "flex_attention",
+]  # fmt: skip
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 # transformers' names. Static caches have one shape, which a compiled forward needs.
-KV_CACHES = ("dynamic", "static", "offloaded", "offloaded_static", "quantized")
+KvCache = Literal["dynamic", "static", "offloaded", "offloaded_static", "quantized"]
 STATIC_CACHES = ("static", "offloaded_static")
-SAMPLING = ("greedy", "sample", "top_p", "top_k")
+Sampling = Literal["greedy", "sample", "top_p", "top_k"]
 # `auto`: transformers decides (it compiles with a static cache on a GPU). `eager`: traced, not compiled. The others
 # are modes of torch.compile.
-COMPILE = (AUTO, "off", "eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+Compile = Literal["auto", "off", "eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+ATTENTION, DTYPES, COMPILE = get_args(Attention), get_args(Dtype), get_args(Compile)
 # torch's seeds have 64 bits, and each batch adds its number.
 _MOST_SEED = 2**32 - 1
 # A thread that cannot be started ends the process without a message.
 _MOST_THREADS = 1024
 # Of molecules, rows, passes and tokens: more is a slip of the keyboard.
 _MOST_NUMBER = 1_000_000
+Number = Annotated[int, Meta(ge=0, le=_MOST_NUMBER)]
+Positive = Annotated[int, Meta(ge=1, le=_MOST_NUMBER)]
+Threads = Annotated[int, Meta(ge=1, le=_MOST_THREADS)]
 _TF32_CAPABILITY = (8, 0)
 
 
@@ -104,8 +108,8 @@ class CaptureSettings:
     size: str | None = setting(  # see `sizes.sized`; None: the preset's own
         None, decides="forward", label="model size", role="setting", metavar="SIZE",
         help="Spread a preset over another size, the same function: {sizes}, or numbers, such as layers=8,hidden=512.")
-    weights: str = setting(
-        TRAINED, decides="forward", label="weights", role="subject", accepted=(TRAINED, RANDOM),
+    weights: Literal["trained", "random"] = setting(
+        TRAINED, decides="forward", label="weights", role="subject",
         help="Weights of a preset. Random ones fit any size, but make tokens and drift meaningless.")
     tokenizer: str | None = setting(
         None, decides="forward", label="tokenizer", role="subject", metavar="NAME",
@@ -121,13 +125,13 @@ class CaptureSettings:
     placeholder: str | None = setting(  # None: the processor's own
         None, decides="tokens", label="placeholder", role="subject", metavar="TEXT", check=_placeholder,
         help="What templates write for a coordinate, such as 0.000,0.000,0.000.")
-    count: int | None = setting(
-        None, decides="input", flag="-n", metavar="N", least=1, most=_MOST_NUMBER,
+    count: Positive | None = setting(
+        None, decides="input", flag="-n", metavar="N",
         help="Take the first N prompts or molecules.", unset="all of FILE, or the 64 built-in molecules")
     fill: bool = setting(
         False, decides="input", help="Repeat prompts where there are fewer than N, and to fill the last batch.")
-    batch_size: int = setting(
-        32, decides="forward", label="batch size", role="setting", metavar="N", least=1, most=_MOST_NUMBER,
+    batch_size: Positive = setting(
+        32, decides="forward", label="batch size", role="setting", metavar="N",
         help="Prompts or molecules to generate together.")
     smiles: str | None = setting(
         None, decides="input", kind="file", metavar="FILE[:COLUMN]",
@@ -162,13 +166,13 @@ class CaptureSettings:
     answer_format: str = setting(
         ANSWER, decides="tokens", label="answer format", role="subject", quiet=True, kind="text", metavar="PATTERN",
         help="Text of an answer: tags, and how a coordinate block opens, separates and closes.")
-    generations: int = setting(
-        1, decides="input", metavar="K", least=1, most=_MOST_NUMBER, help="Generate each prompt or molecule K times.")
+    generations: Positive = setting(
+        1, decides="input", metavar="K", help="Generate each prompt or molecule K times.")
     strict: bool = setting(
         False, decides="input", help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
     # `greedy`, or from the distribution: `sample`; `top_p` and `top_k` set their default; None: see `generation.py`
-    sampling: str | None = setting(
-        None, decides="tokens", label="sampling", role="work", accepted=SAMPLING,
+    sampling: Sampling | None = setting(
+        None, decides="tokens", label="sampling", role="work",
         help="How tokens are chosen.", unset="as the model's generation_config says")
     temperature: float = setting(
         1.0, decides="tokens", recorded="sampling_parameters",
@@ -179,8 +183,8 @@ class CaptureSettings:
         None, decides="tokens", recorded="sampling_parameters",
         check=_share("--top-p", "0.9 keeps 90 % of the mass"),
         help="Draw from the likeliest tokens of this total probability. They combine.")
-    top_k: int | None = setting(
-        None, decides="tokens", recorded="sampling_parameters", least=1, most=_MOST_NUMBER,
+    top_k: Positive | None = setting(
+        None, decides="tokens", recorded="sampling_parameters",
         help="Draw from this many of the likeliest tokens.")
     min_p: float | None = setting(
         None, decides="tokens", recorded="sampling_parameters",
@@ -191,12 +195,13 @@ class CaptureSettings:
         metavar="KEY=VALUE",
         help="Parameter of transformers' generate, such as repetition_penalty=1.2; VALUE is JSON. Repeatable.",
         unset="those of the model's generation_config")
-    seed: int = setting(  # seeds every batch together with its number, so that each pass writes the same text
-        0, decides="input", label="seed", role="subject", least=0, most=_MOST_SEED, help="Seed for sampling.")
-    attention: str = setting(
-        "sdpa", decides="forward", label="attention", role="setting", accepted=ATTENTION)
-    kv_cache: str = setting(
-        "dynamic", decides="forward", recorded="cache", label="KV cache", role="setting", accepted=KV_CACHES)
+    # seeds every batch together with its number, so that each pass writes the same text
+    seed: Annotated[int, Meta(ge=0, le=_MOST_SEED)] = setting(
+        0, decides="input", label="seed", role="subject", help="Seed for sampling.")
+    attention: Attention = setting(
+        "sdpa", decides="forward", label="attention", role="setting")
+    kv_cache: KvCache = setting(
+        "dynamic", decides="forward", recorded="cache", label="KV cache", role="setting")
     sort: bool | None = setting(  # None: if all prompts are of molecules, whose templates tell how long answers get
         None, decides="input", unset="sort molecules",
         help="Batch molecules of similar length, longest first, or keep their order.")
@@ -220,33 +225,33 @@ class CaptureSettings:
     forced_runs: bool = setting(
         False, decides="forward", help="Append forced tokens in the forward of the token before them.")
     drop_finished: bool = setting(False, decides="forward", help="Drop finished rows from the batch.")
-    compile: str = setting(
-        AUTO, decides="forward", accepted=COMPILE,
+    compile: Compile = setting(
+        AUTO, decides="forward",
         help="Compile the forward of decode steps; requires --kv-cache static. auto: on a GPU.")
-    dtype: str = setting(AUTO, decides="forward", label="dtype", role="setting", accepted=DTYPES)
+    dtype: Dtype = setting(AUTO, decides="forward", label="dtype", role="setting")
     tf32: bool = setting(
         False, decides="forward", label="TF32", role="setting", help="Multiply float32 matrices in TF32.")
     cudnn_benchmark: bool = setting(
         False, decides="forward", label="cuDNN benchmark", role="setting", help="Let cuDNN try out its kernels.")
-    padding_multiple: int = setting(
-        1, decides="forward", label="prompt padding", role="setting", flag="--pad-multiple", metavar="N", least=1,
-        most=_MOST_NUMBER, help="Pad prompts to a multiple of N tokens.")
-    max_cache_length: int | None = setting(
-        None, decides="forward", label="KV cache length", role="setting", quiet=True, metavar="N", least=1,
-        most=_MOST_NUMBER, help="Give a static KV cache room for N tokens.", unset="what the longest batch needs")
+    padding_multiple: Positive = setting(
+        1, decides="forward", label="prompt padding", role="setting", flag="--pad-multiple", metavar="N",
+        help="Pad prompts to a multiple of N tokens.")
+    max_cache_length: Positive | None = setting(
+        None, decides="forward", label="KV cache length", role="setting", quiet=True, metavar="N",
+        help="Give a static KV cache room for N tokens.", unset="what the longest batch needs")
     device: str = setting(
         AUTO, decides="forward", label="device", role="setting", metavar="NAME", help="auto, cpu, cuda or cuda:N.")
-    max_new_tokens: int | None = setting(
-        None, decides="input", label="token limit (max_new_tokens)", role="subject", metavar="N", least=1,
-        most=_MOST_NUMBER, help="Most tokens of an answer.", unset="what templates need")
-    repeats: int = setting(
-        3, decides="nothing", metavar="N", least=1, most=_MOST_NUMBER, help="Timed passes, without the profiler.")
-    warmup: int = setting(
-        1, decides="nothing", metavar="N", least=0, most=_MOST_NUMBER, help="Warm-up passes before the timed ones.")
+    max_new_tokens: Positive | None = setting(
+        None, decides="input", label="token limit (max_new_tokens)", role="subject", metavar="N",
+        help="Most tokens of an answer.", unset="what templates need")
+    repeats: Positive = setting(
+        3, decides="nothing", metavar="N", help="Timed passes, without the profiler.")
+    warmup: Number = setting(
+        1, decides="nothing", metavar="N", help="Warm-up passes before the timed ones.")
     timed_only: bool = setting(
         False, decides="nothing", help="Record no pass: OUT holds settings and times alone, for molprof sweep show.")
-    window: tuple[int, int] | None = setting(  # of the first batch; None: see `choose_window` of captures
-        None, decides="nothing", metavar="FIRST:LAST", most=_MOST_NUMBER,
+    window: tuple[Number, Number] | None = setting(  # of the first batch; None: see `choose_window` of captures
+        None, decides="nothing", metavar="FIRST:LAST",
         unset="20 from step 20 on, or earlier where answers are shorter", help="Steps of the first batch to record.")
     full: bool = setting(False, decides="nothing", help="Record every step of every batch; the trace gets large.")
     modules: bool = setting(  # of the Python functions that stacks record, those of modules
@@ -265,13 +270,13 @@ class CaptureSettings:
         False, decides="nothing", help="Record what the model would have chosen, token by token, in an untimed pass.")
     # template_threads, template_cache: the template phase counts as equal work only in runs of one capture, which have
     # both in common.
-    template_threads: int | None = setting(
-        None, decides="nothing", metavar="N", least=1, most=_MOST_THREADS, help="Threads that build templates.",
+    template_threads: Threads | None = setting(
+        None, decides="nothing", metavar="N", help="Threads that build templates.",
         unset="SLURM_CPUS_PER_TASK, else half the cores and 1; at most 8")
     template_cache: bool = setting(
         False, decides="nothing", help="Keep the template of a molecule that a pass generates again.")
-    threads: int | None = setting(
-        None, decides="forward", metavar="N", least=1, most=_MOST_THREADS, help="CPU threads for torch.",
+    threads: Threads | None = setting(
+        None, decides="forward", metavar="N", help="CPU threads for torch.",
         unset="one core fewer than there are")
     trust_remote_code: bool = setting(
         False, decides="nothing", help="Let a model from the hub run its own code.")
@@ -286,37 +291,15 @@ class CaptureSettings:
         for message, hint in self._conflicts():
             raise UsageError(message, hint)
 
-    def _conflicts(self) -> Iterator[tuple[str, str]]:
+    def _conflicts(self) -> Iterator[Problem]:
         """Yield settings that exclude each other: the message, and the advice."""
+        yield from engine_problems(self)
         compiled = self.compile not in (AUTO, "off")
         first, last = self.window or (0, 0)
-        if self.engine_name == ASSISTED or self.assistant is not None:
-            yield from self._not_assisted()
-        elif self.free_drafts:
-            yield "an assistant drafts, and this run has none", "--assistant NAME"
-        if self.engine_name == CONTINUOUS:
-            yield from self._not_continuous()
-        elif self.arrivals is not None:
-            yield "requests arrive in continuous batching only", "--engine continuous"
-        if self.drop_finished and compiled:
-            text = f"rows that leave the batch change the shape that compile {self.compile!r} is made for"
-            yield text, "leave out --drop-finished or --compile"
-        if self.engine not in (AUTO, "forced") and (self.forced_runs or self.drop_finished):
-            what = "transformers' generate" if self.engine == GENERATE else f"engine {self.engine!r}"
-            yield f"{what} neither feeds forced runs nor drops rows", "leave out --engine"
-        if self.engine_name == "forced" and self.kv_cache not in ("dynamic", "static"):
-            text = f"kv-cache {self.kv_cache!r} is transformers' own; forced runs and dropped rows do not use it"
-            yield text, "--kv-cache dynamic or static"
-        if self.engine_name == "forced" and (more := active(self.generate_arguments, self.samples)):
-            name, value = next(iter(more.items()))
-            text = f"forced runs and dropped rows are of molprof's own loop, which does not apply {name} {value}"
-            yield text, f"--generate-arg {name}={json.dumps(PASSED_ON[name])}, or leave out those options"
         if compiled and self.kv_cache not in STATIC_CACHES:
             yield f"compile {self.compile!r} needs a cache of fixed shape, not {self.kv_cache!r}", "--kv-cache static"
         if self.max_cache_length is not None and self.kv_cache not in STATIC_CACHES:
             yield f"--max-cache-length is for a cache of fixed shape, not {self.kv_cache!r}", "--kv-cache static"
-        if self.padding_multiple > 1 and self.engine_name == "forced":
-            yield "forced runs and dropped rows give prompts no columns of padding", "leave out --pad-multiple"
         if self.disagreement and self.processor is None:
             text = "disagreement is between the model and a logits processor, and this run has none"
             yield text, "--lp or --processor NAME"
@@ -333,9 +316,6 @@ class CaptureSettings:
             yield f"{flags[0]} and {flags[1]} exclude each other", "leave one of them out"
         if flags and self.prompts is None:
             yield f"{flags[0]} is of answers to prompts of your own", "--prompts FILE"
-        if self.engine == VLLM and self.processor not in (None, *BACKENDS):
-            text = f"vLLM calls no logits processor {self.processor!r}: it makes masks itself"
-            yield text, f"--processor with none or one of {', '.join(BACKENDS)}"
         takes = ENGINES if self.engine != VLLM else (None, *BACKENDS)
         if self.grammar_file is not None and (self.processor == TABLE or self.processor not in takes):
             yield "a grammar is for a processor that takes one", f"--processor {' or '.join(ENGINES)}"
@@ -350,47 +330,10 @@ class CaptureSettings:
         if not 0 <= first <= last:
             yield f"the window {first}:{last} is not FIRST:LAST with 0 <= FIRST <= LAST", "e.g. --window 20:39"
 
-    def _not_assisted(self) -> Iterator[tuple[str, str]]:
-        if self.assistant is None:
-            yield "assisted decoding has an assistant", "--assistant NAME"
-        elif self.engine_name != ASSISTED:
-            yield f"engine {self.engine_name!r} has no assistant", "leave out --assistant"
-        if self.batch_size != 1:
-            yield "transformers lets an assistant draft for one sequence at a time", "--batch-size 1"
-        if self.kv_cache != "dynamic":
-            yield (
-                f"drafts that fail are taken back out of the KV cache, which {self.kv_cache!r} is not made for",
-                "leave out --kv-cache",
-            )
-        if self.processor in WITHOUT_STATES:
-            text = f"the processor {self.processor!r} has no table of states, which drafts go back in"
-            yield text, "--processor vectorized, truncate, grammar or table"
-        if self.free_drafts and self.processor is None:
-            yield "without a processor all drafts are free", "--processor NAME, or leave out --free-drafts"
-
-    def _not_continuous(self) -> Iterator[tuple[str, str]]:
-        """Yield settings that transformers' continuous batching silently ignores or replaces."""
-        what = "continuous batching"
-        if self.processor in WITHOUT_STATES:
-            text = f"the processor {self.processor!r} has no table of states, which {what} takes"
-            yield text, "--processor vectorized, truncate, grammar or table; or one with `state` and `allow`"
-        if self.kv_cache != "dynamic":
-            yield f"{what} has a paged KV cache, not {self.kv_cache!r}", "leave out --kv-cache"
-        if self.compile not in (AUTO, "off"):
-            yield f"{what} calls its forward as it is, and cannot compile it", "leave out --compile"
-        if self.padding_multiple > 1:
-            yield f"{what} gives prompts no columns of padding", "leave out --pad-multiple"
-        if self.attention == "flex_attention":
-            yield f"{what} has no attention 'flex_attention'", "--attention sdpa"
-        if self.full and (self.stacks or self.modules):
-            text = f"torch records no Python functions of the thread of {what}, which starts under the profiler"
-            yield text, "--window FIRST:LAST in place of --full"
-        if self.disagreement:
-            yield "disagreement is recorded in batches, not in continuous batching", "leave out --engine"
-        if more := active(self.generate_arguments, self.samples):
-            name, value = next(iter(more.items()))
-            off = f"--generate-arg {name}={json.dumps(PASSED_ON[name])}, or leave out --engine"
-            yield f"{what} does not apply {name} {value}", off
+    @staticmethod
+    def rows() -> Mapping[str, Setting]:
+        """Return the table of settings, by name."""
+        return SETTINGS
 
     @property
     def text_format(self) -> TextFormat:
@@ -417,7 +360,7 @@ class CaptureSettings:
         if self.engine != AUTO:
             return self.engine
         if self.forced_runs or self.drop_finished:
-            return "forced"
+            return FORCED
         return GENERATE if self.assistant is None else ASSISTED
 
     @property

@@ -27,7 +27,11 @@ def read_typed(
             return msgspec.convert(raw, kind)
     except msgspec.ValidationError as problem:
         text, _, location = str(problem).partition(" - at ")
-        text = text.replace("Object missing required field", "missing field").replace("Expected", "expected")
+        text = (
+            text.replace("Object missing required field", "missing field")
+            .replace("Expected", "expected")
+            .replace("Invalid enum value", "unknown value")
+        )
         path = location.strip("`").removeprefix("$").removeprefix(".")
         raise error(f"{where}: {path}: {text}" if path else f"{where}: {text}", hint) from problem
     except UnicodeEncodeError as problem:

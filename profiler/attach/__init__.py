@@ -21,9 +21,10 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from molprof.common.attached import KEY, Answer, Attached, Pass
+from molprof.common.engine_settings import VLLM
 from molprof.common.errors import RunError, UsageError
 from molprof.common.process import interrupts_held
-from molprof.common.settings import VLLM, CaptureSettings
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.attach.replay import DEFAULT_MATCHING, Matching, masks_of, tokenizer_of
 from molprof.profiler.attach.requests import ARGUMENTS, CALL, CONTENT, REASONING, Request, Requests
 from molprof.profiler.attach.server import SGLANG, RefusedError, Server

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from molprof.common.engine_settings import VLLM
 from molprof.common.errors import UsageError
-from molprof.common.settings import VLLM, CaptureSettings
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.attach.server import SGLANG, Server
 from molprof.profiler.capture.answers import Judge, checks_of, judge_of, not_judged
 from molprof.profiler.constraints import whole_of

@@ -11,8 +11,8 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
+from molprof.common.engine_settings import VLLM
 from molprof.common.errors import MissingExtraError, RunError, UsageError
-from molprof.common.settings import VLLM
 from molprof.common.text import shortened
 
 LOCAL = ("127.0.0.1", "localhost", "::1")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from molprof.common.engine_settings import VLLM
 from molprof.common.errors import RunError, TraceError, UsageError
 from molprof.common.process import interrupts_held
-from molprof.common.settings import VLLM
 from molprof.common.values import bytes_text, counted
 from molprof.profiler.attach import NO_PROFILER, largest, start_profiler, stop_profiler, traces_in, when_whole
 from molprof.profiler.attach.server import SGLANG, Server

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from molprof.common.bench_records import GENERATE, digest, settings_json
+from molprof.common.engine_settings import AUTO
 from molprof.common.errors import UsageError
 from molprof.common.setting import at_least, one_of
-from molprof.common.settings import AUTO, DTYPES, CaptureSettings
+from molprof.common.settings import DTYPES, CaptureSettings
 
 BACKENDS = (AUTO, "math", "flash", "efficient", "cudnn", "flash-attn", "flash-attn-3", "flex")
 MASKS = ("none", "causal", "padding")

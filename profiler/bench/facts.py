@@ -12,12 +12,13 @@ from typing import Any
 from msgspec.structs import asdict
 
 from molprof.common.document import Document, Section, table_of
+from molprof.common.engine_settings import AUTO
 from molprof.common.errors import MissingExtraError, RunError, UsageError
 from molprof.common.installed import install_command
 from molprof.common.memory import default_threads
 from molprof.common.process import OK
 from molprof.common.process.guarded import Limits, call
-from molprof.common.settings import AUTO, CaptureSettings
+from molprof.common.settings import CaptureSettings
 from molprof.common.typed_json import read_typed
 from molprof.common.values import counted
 from molprof.profiler.bench.cases import ENGINES, Case, LineCase, MasksCase, SdpaCase, case_id

@@ -7,8 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from molprof.common.engine_settings import VLLM
 from molprof.common.manifest import KIND_LETTERS, Disagreement, Resolved, SequenceRun, TemplateCounts, Timings
-from molprof.common.settings import STATIC_CACHES, VLLM, CaptureSettings
+from molprof.common.settings import STATIC_CACHES, CaptureSettings
 from molprof.common.values import bytes_text, factor_text, time_text
 from molprof.profiler.capture.answers import checks_of_prompt, cut_otherwise, led_nowhere, problem_of
 from molprof.profiler.capture.watched import Masked

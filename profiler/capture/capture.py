@@ -16,12 +16,13 @@ from msgspec.structs import replace
 from transformers.utils.import_utils import is_optimum_quanto_available
 
 from molprof.common.answer_counts import answer_counts
+from molprof.common.engine_settings import TABLE, VLLM
 from molprof.common.errors import MolprofError, UsageError
 from molprof.common.files import check_output
 from molprof.common.manifest import Machine, Session
 from molprof.common.measured import MeasuredRun
 from molprof.common.memory import default_threads, processors
-from molprof.common.settings import CONSTRAINTS, NO_PROCESSOR, SETTINGS, TABLE, VLLM, CaptureSettings
+from molprof.common.settings import NO_PROCESSOR, SETTINGS, CaptureSettings
 from molprof.common.text import shortened
 from molprof.profiler.capture.account import sequence_runs
 from molprof.profiler.capture.answers import checks_of, not_judged
@@ -257,10 +258,6 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
     output.check()
     check_preset(settings)
     check_engine(settings.engine_name)
-    if settings.requests is not None:
-        _check_requests(settings)
-    if settings.speculative is not None and settings.engine_name != VLLM:
-        raise UsageError("--speculative is of vLLM", hint="--engine vllm, or --assistant for transformers")
     checks_of(settings)
     if settings.processor is not None and settings.engine_name != VLLM:
         # finds a mistyped name before the model is loaded
@@ -279,18 +276,6 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
             "kv-cache 'quantized' needs the package optimum-quanto, which is not installed",
             hint="pip install optimum-quanto",
         )
-
-
-def _check_requests(settings: CaptureSettings) -> None:
-    """Raise UsageError for settings that a file of requests determines itself."""
-    for name in ("prompts", "smiles", *CONSTRAINTS):
-        if getattr(settings, name) is not None:
-            text = f"--requests have their own prompts and constraints, not those of {SETTINGS[name].flag}"
-            raise UsageError(text, hint=f"leave out {SETTINGS[name].flag}")
-    if settings.engine_name != VLLM:
-        raise UsageError("requests of the OpenAI API are for vLLM", hint="--engine vllm")
-    if settings.samples:
-        raise UsageError("requests say themselves how they sample", "temperature, top_p and so on in each line")
 
 
 def _check_constraints(settings: CaptureSettings, prompts: Prompts) -> None:

@@ -10,8 +10,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from molprof.common.engine_settings import AUTO
 from molprof.common.manifest import Disagreement
-from molprof.common.settings import AUTO
 from molprof.profiler.capture.watched import CountedMasks, Masked, WatchedProcessor
 from molprof.profiler.constraints.base import BatchProcessor, Laps
 from molprof.profiler.constraints.own import Observed

@@ -12,6 +12,7 @@ import torch
 from msgspec import UNSET
 
 from molprof.common.drafts import MaskFills
+from molprof.common.engine_settings import AUTO, CONTINUOUS, GENERATE
 from molprof.common.errors import MolprofError, ProcessorError, RunError, UsageError
 from molprof.common.installed import install_command
 from molprof.common.manifest import (
@@ -25,7 +26,7 @@ from molprof.common.manifest import (
 )
 from molprof.common.memory import processors
 from molprof.common.sampled import SampledFunctions
-from molprof.common.settings import AUTO, CONTINUOUS, GENERATE, CaptureSettings
+from molprof.common.settings import CaptureSettings
 from molprof.common.values import counted
 from molprof.profiler.capture.account import overhead_notes, resolved, sequence_runs, static_cache_notes
 from molprof.profiler.capture.passes import Passes, Report, Started

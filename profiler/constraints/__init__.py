@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import MsgspecError, json
 
+from molprof.common.engine_settings import TABLE, VLLM
 from molprof.common.errors import UsageError
 from molprof.common.files import read_text, refuse_stream
-from molprof.common.settings import TABLE, VLLM, WHOLE_TEXT, CaptureSettings
+from molprof.common.settings import WHOLE_TEXT, CaptureSettings
 from molprof.profiler.molecules.prompts import Constraint
 
 if TYPE_CHECKING:

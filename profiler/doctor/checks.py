@@ -15,10 +15,10 @@ from typing import Any
 from molprof.common.document import Document, Section, pairs
 from molprof.common.errors import MolprofError
 from molprof.common.installed import install_command
+from molprof.common.jobs.scheduler import SchedulerError, available, check_reachable
 from molprof.common.process import OK, UNSUPPORTED, Ending
 from molprof.common.process.guarded import Limits, call
 from molprof.profiler.environment import VLLM_PACKAGES, installed_version, outdated
-from molprof.profiler.jobs.scheduler import SchedulerError, available, check_reachable
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.project import NAME, find_project
 

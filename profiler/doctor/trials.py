@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from molprof.common.settings import AUTO
+from molprof.common.engine_settings import AUTO
 from molprof.profiler.environment import driver_version, gpu_names, warned
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from molprof.common.engine_settings import VLLM
 from molprof.common.setting import one_of
-from molprof.common.settings import VLLM
 from molprof.profiler.environment import check_versions
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from molprof.common.drafts import Drafts, MaskFills
+from molprof.common.engine_settings import AUTO
 from molprof.common.errors import UsageError
-from molprof.common.settings import AUTO, TRAINED, CaptureSettings
+from molprof.common.settings import TRAINED, CaptureSettings
 from molprof.profiler.constraints.base import STATES, BatchProcessor, has
 from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.backends import explained

@@ -12,8 +12,9 @@ import torch
 from torch.nn.attention import SDPBackend
 from transformers import CompileConfig
 
+from molprof.common.engine_settings import AUTO
 from molprof.common.errors import RunError, UnsupportedError
-from molprof.common.settings import AUTO, STATIC_CACHES, CaptureSettings
+from molprof.common.settings import STATIC_CACHES, CaptureSettings
 from molprof.profiler.engines import BatchPlan
 from molprof.profiler.environment import warned
 

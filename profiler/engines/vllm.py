@@ -24,10 +24,11 @@ from typing import Any
 
 import numpy
 
+from molprof.common.engine_settings import TABLE
 from molprof.common.errors import RunError, UsageError
 from molprof.common.installed import install_command
 from molprof.common.memory import available_bytes
-from molprof.common.settings import AUTO, NOT_OF_VLLM, SETTINGS, TABLE, CaptureSettings
+from molprof.common.settings import CaptureSettings
 from molprof.common.text import shortened
 from molprof.profiler.constraints import whole_of
 from molprof.profiler.constraints.base import BatchProcessor
@@ -43,7 +44,6 @@ from molprof.profiler.molecules.bodies import constraints_of
 from molprof.profiler.molecules.prompts import Constraint, Prompt
 from molprof.profiler.recording.marks import Marks, replaced
 
-_COMPILES = (AUTO, "off")
 # vLLM's names of constraints.
 _PARAMETERS = {"schema": "json", "regex": "regex", "choices": "choice", "grammar": "grammar"}
 # The packages of backends that have another name.
@@ -383,13 +383,7 @@ def _constraint_key(prompt: Prompt) -> object:
 
 
 def check(settings: CaptureSettings) -> None:
-    """Raise UsageError if vLLM cannot follow the settings, or is not installed."""
-    for name in NOT_OF_VLLM:
-        row = SETTINGS[name]
-        if (value := getattr(settings, name)) != row.default:
-            raise UsageError(f"vLLM takes no {row.flag} {value}", hint=f"leave out {row.flag}, or --engine vllm")
-    if settings.compile not in _COMPILES:
-        raise UsageError(f"vLLM compiles in its own way, not {settings.compile!r}", hint="--compile auto or off")
+    """Raise UsageError if vLLM is not installed, or cannot read its own settings."""
     speculative_of(settings)
     try:
         importlib.import_module("vllm")

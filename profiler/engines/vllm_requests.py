@@ -6,8 +6,9 @@ import importlib
 from collections.abc import Collection
 from typing import Any
 
+from molprof.common.engine_settings import TABLE
 from molprof.common.errors import RunError, UsageError
-from molprof.common.settings import TABLE, CaptureSettings
+from molprof.common.settings import CaptureSettings
 from molprof.common.text import shortened
 from molprof.profiler.molecules.bodies import Body, constraints_of, most_tokens, without_constraints
 from molprof.profiler.molecules.prompts import Prompt

@@ -1,1 +1,1 @@
-"""Many command lines: grids of options, jobs on a cluster, their results."""
+"""Many cases: grids of options, the folder of a sweep, its results."""

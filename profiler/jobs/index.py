@@ -15,7 +15,7 @@ from molprof.common.values import now
 from molprof.profiler.jobs.results_file import ResultsFile
 
 if TYPE_CHECKING:
-    from molprof.profiler.jobs.status import JobStatus
+    from molprof.common.jobs.status import JobStatus
 
 # Options of which `alike` compares the values, in this order.
 _COMPARED = ("processor", "model")

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from molprof.common.engine_settings import AUTO
 from molprof.common.errors import UsageError
 from molprof.common.memory import available_bytes, numbers
-from molprof.common.settings import AUTO, CaptureSettings
+from molprof.common.settings import CaptureSettings
 
 _CLEAR = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"  # proc(5), /proc/pid/clear_refs

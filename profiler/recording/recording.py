@@ -15,10 +15,11 @@ from msgspec import UNSET
 from transformers import PreTrainedTokenizerFast
 
 from molprof.common import live
+from molprof.common.engine_settings import AUTO
 from molprof.common.errors import RunError, UsageError
 from molprof.common.manifest import INCOMPLETE_KEY, Machine, Manifest, ProcessorCalls, ProgramTotals, Resolved, Window
 from molprof.common.memory import processors
-from molprof.common.settings import AUTO, SETTINGS, CaptureSettings
+from molprof.common.settings import SETTINGS, CaptureSettings
 from molprof.common.values import counted
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import resolve_device
@@ -236,18 +237,22 @@ class Recording:
             if self._first is None:
                 self._first = call
                 call.last, call.sequences, call.done = None, None, []
-            self._met(call.model)
+            self._met(call.model, config_value(call, "tokenizer"))
 
     def _heard_loop(self, batch: WrittenBatch, model: Any) -> None:
         self._batches.append(batch)
         with self.marks.standing():
-            self._met(model)
+            self._met(model, None)
 
-    def _met(self, model: Any) -> None:
-        """Keep the first model, and its tokenizer, which the program may drop before it ends."""
+    def _met(self, model: Any, tokenizer: Any) -> None:
+        """Keep the first model, and its tokenizer, which the program may drop before it ends.
+
+        tokenizer: what `generate` was given, as for `stop_strings`; None: nothing.
+        """
         if self._model is None and model is not None:
             self._model = model
-            self._tokenizer = self._tokenizer or _tokenizer_of(model)
+            given = tokenizer if hasattr(tokenizer, "backend_tokenizer") else None
+            self._tokenizer = self._tokenizer or given or _tokenizer_of(model)
 
     def _generated(self) -> Generated:
         steps: list[DecodedStep] = []
@@ -422,8 +427,9 @@ def _vocabulary(model: Any) -> int | None:
 def _tokenizer_of(model: Any) -> Any:
     """Return the loaded tokenizer of the model's name, or the only one with the model's tokens; None if unclear.
 
-    It is looked for among all objects. Neither the model nor a call of `generate` has it, a program makes it before
-    molprof could note it, and one that is loaded anew by the model's name may have other tokens than the program's.
+    It is looked for among all objects. The model does not have it, nor have most calls of `generate`, a program makes
+    it before molprof could note it, and one that is loaded anew by the model's name may have other tokens than the
+    program's.
     """
     gc.collect()  # what the program no longer has is not its tokenizer
     loaded = [item for item in gc.get_objects() if issubclass(type(item), PreTrainedTokenizerFast)]

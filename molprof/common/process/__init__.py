@@ -91,6 +91,15 @@ def signal_group(process: subprocess.Popen[Any], number: signal.Signals) -> None
         os.killpg(process.pid, number)
 
 
+def start(line: Sequence[str], **how: Any) -> subprocess.Popen[Any]:
+    """Start a command line with nothing to read, by default in a group of its own; `how` is for `Popen`.
+
+    Every process that runs a program is started here; `Copy` makes those that go on with this one's memory.
+    """
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True, **how}
+    return subprocess.Popen(line, **options)
+
+
 @contextlib.contextmanager
 def started(line: Sequence[str], grace_s: float = 0.0, **how: Any) -> Iterator[subprocess.Popen[Any]]:
     """Run a command line in a process group that is killed when the block ends, however it ends.
@@ -109,9 +118,7 @@ def started(line: Sequence[str], grace_s: float = 0.0, **how: Any) -> Iterator[s
 
     with contextlib.ExitStack() as ending:
         with interrupts_held():  # one that came between the start and its return would leave the process behind
-            process: subprocess.Popen[Any] = subprocess.Popen(
-                line, stdin=subprocess.DEVNULL, start_new_session=True, **how
-            )
+            process = start(line, **how)
             ending.enter_context(process)
             ending.callback(end)
         yield process

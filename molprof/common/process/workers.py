@@ -20,7 +20,7 @@ from queue import LifoQueue
 from typing import Any, TypeVar
 
 from molprof.common.errors import MolprofError, missing_extra
-from molprof.common.process import Copy, call_line, named, why_failed
+from molprof.common.process import Copy, call_line, named, start, why_failed
 
 _POLL_S = 0.1
 T = TypeVar("T")
@@ -96,9 +96,8 @@ class Worker:
         self._connection, theirs = Pipe()
         with theirs:
             more = ["alone"] if self._alone else []
-            self._process = process = subprocess.Popen(
+            self._process = process = start(
                 call_line(f"{__name__}:serve", str(theirs.fileno()), *more, bound=not self._alone),
-                stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=None if self._alone else self._errors,
                 start_new_session=self._alone,
@@ -160,11 +159,11 @@ def _end_with_pipe(pipe: int) -> None:
 def _serve(connection: Connection) -> None:
     with contextlib.suppress(EOFError):
         while True:
-            connection.send_bytes(_answer(connection.recv_bytes()))
+            connection.send_bytes(answer(connection.recv_bytes()))
 
 
-def _answer(request: bytes) -> bytes:
-    """Return the result of a call, or the error."""
+def answer(request: bytes) -> bytes:
+    """Return, pickled, the result of a pickled call, None; or None, the error that it raised."""
     try:
         function, arguments = pickle.loads(request)
         function = named(function) if isinstance(function, str) else function

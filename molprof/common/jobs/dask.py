@@ -1,47 +1,43 @@
-"""Workers on other machines as an executor: each reads whole traces, in a process of its own with a time limit."""
+"""Workers of a Dask scheduler as an executor: each call is made in a process of its own with a time limit."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from molprof.analysis.reader.remote import is_remote
 from molprof.common.errors import MissingExtraError, MolprofError, UsageError
+from molprof.common.jobs import JobExecutor
 from molprof.common.process.workers import Worker, WorkerError
 
 SCHEME = "dask://"
-# For the scheduler to answer; for an answer, on top of the time that the reading of traces before it may take.
+# For the scheduler to answer; for an answer, on top of the time that the calls before it may take.
 _CONNECT_S, _ANSWER_S = 10, 60
-# Traces that wait for each worker, as `each_trace` gives them.
+# Calls that wait for each worker, as `each_trace` gives them.
 _WAITING = 4
 T = TypeVar("T")
 _own = threading.local()
 
 
-class Remote(Executor):
-    """Workers of a Dask scheduler. A trace whose worker dies goes to another; results are those of `Worker.run`.
-
-    Attributes:
-        at_once: the traces that the workers read at the same time.
-    """
+class DaskExecutor(JobExecutor):
+    """Workers of a Dask scheduler. A call whose worker dies goes to another one."""
 
     def __init__(self, client: Any, limit_s: float) -> None:
         self._client, self._limit_s = client, limit_s
         self._executor = client.get_executor(pure=False)
         self.at_once = max(1, sum(client.nthreads().values()))
 
-    def submit(self, function: Callable[..., T], /, path: Path) -> Future[T]:  # type: ignore[override]
-        """Return the future of a call with a path, which the workers see under the same name."""
-        job = self._executor.submit(read_alone, function, path if is_remote(path) else path.absolute(), self._limit_s)
+    def submit(self, function: Callable[[Any], T], /, item: Any) -> Future[T]:  # type: ignore[override]
+        """Return the future of a call."""
+        job = self._executor.submit(call_alone, os.getcwd(), function, item, self._limit_s)
         return _WorkerFuture(job, (_WAITING + 1) * self._limit_s + _ANSWER_S)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Disconnect from the scheduler without stopping the workers; pending traces are not read."""
+        """Leave the scheduler, and the workers as they are; calls that have not begun are not made."""
         self._client.close()
 
 
@@ -66,17 +62,24 @@ class _WorkerFuture(Future[T]):
         return result
 
 
-def read_alone(function: Callable[[Path], T], path: Path, limit_s: float) -> T:
-    """Return a function's result for a path, from a process of this worker that is killed after `limit_s`."""
-    if not hasattr(_own, "reader"):
-        _own.reader = _ReaderProcess()
-    worker: Worker = _own.reader.worker
+def call_alone(folder: str, function: Callable[[Any], T], item: Any, limit_s: float) -> T:
+    """On a worker: call the function with the item in `folder`, in another process, which is killed after `limit_s`."""
+    if not hasattr(_own, "process"):
+        _own.process = _CallProcess()
+    worker: Worker = _own.process.worker
     worker.limit_s = limit_s
-    return worker.run(function, path)
+    result: T = worker.run(_in_folder, folder, function, item)
+    return result
 
 
-class _ReaderProcess:
-    """The process that reads for a thread of a worker. It is replaced after a failure, and ends with the thread."""
+def _in_folder(folder: str, function: Callable[[Any], T], item: Any) -> T:
+    with suppress(OSError):  # it is not here: an item that needs none, such as an address, does without
+        os.chdir(folder)
+    return function(item)
+
+
+class _CallProcess:
+    """The process of a thread of a worker. A failure replaces it; it ends with the thread."""
 
     def __init__(self) -> None:
         self.worker = Worker()
@@ -87,7 +90,7 @@ class _ReaderProcess:
 
 
 @contextmanager
-def connected(address: str, limit_s: float) -> Iterator[Remote]:
+def connected(address: str, limit_s: float) -> Iterator[DaskExecutor]:
     """Yield the workers of the scheduler at `dask://HOST:PORT`. Raises UsageError, MissingExtraError."""
     host = address.removeprefix(SCHEME)
     if host == address or not all(host.rpartition(":")[::2]):
@@ -102,10 +105,10 @@ def connected(address: str, limit_s: float) -> Iterator[Remote]:
         raise UsageError(
             f"no Dask scheduler answers at {host}", hint=f"dask scheduler; --on {SCHEME}HOST:PORT"
         ) from error
-    remote = Remote(client, limit_s)
+    executor = DaskExecutor(client, limit_s)
     try:
         if not client.nthreads():
             raise UsageError(f"the Dask scheduler at {host} has no workers", hint=f"dask worker tcp://{host}")
-        yield remote
+        yield executor
     finally:
-        remote.shutdown()
+        executor.shutdown()

@@ -13,8 +13,9 @@ from typing import Any, get_type_hints
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import replacing
+from molprof.common.jobs.resources import SlurmSettings
+from molprof.common.process import call_line, command_line
 from molprof.common.typed_json import read_typed
-from molprof.profiler.jobs.resources import SlurmSettings
 
 SCHEMA = 1
 VARIABLE = "MOLPROF_JOBS"
@@ -29,6 +30,19 @@ class Task:
     name: str  # short, for tables
     arguments: tuple[str, ...]  # what follows `molprof`
     output: str | None = None  # the file that it writes; None if none
+    call: str | None = None  # file of a pickled call, in place of a command line
+
+    @property
+    def line(self) -> list[str]:
+        """The command line of its process."""
+        if self.call is None:
+            return command_line(self.arguments)
+        return call_line("molprof.common.jobs.submit:answer_call", self.call)
+
+    @property
+    def answer(self) -> Path:
+        """The file of what its call returned, or raised."""
+        return Path(f"{self.call}.answer")
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,7 @@ class Job:
     tasks: tuple[Task, ...]
     attempts: tuple[Attempt, ...] = ()
     data: Mapping[str, Any] | None = None  # what that command needs to finish the results
+    limit_s: float | None = None  # of each task, besides Slurm's
 
     @property
     def id(self) -> str:

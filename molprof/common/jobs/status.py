@@ -11,10 +11,10 @@ from typing import Any
 
 from molprof.common.document import Document, Section, named, objects, table_of
 from molprof.common.errors import TraceError
+from molprof.common.jobs.job import Job, TaskRecord, all_jobs, read_json
+from molprof.common.jobs.scheduler import SchedulerError, Sighting, sightings
 from molprof.common.process import FAILED, NO_MEMORY, NOT_MEASURED, OK, TIMED_OUT
 from molprof.common.typed_json import read_typed
-from molprof.profiler.jobs.job import Job, TaskRecord, all_jobs, read_json
-from molprof.profiler.jobs.scheduler import SchedulerError, Sighting, sightings
 
 UNFINISHED = ("running", "pending", "unknown")
 # In the order of a job's summary. `lost`: Slurm no longer knows the task, and it did not write that it ended;
