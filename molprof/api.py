@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from molprof.analysis.predict.sizes import Sizes
     from molprof.analysis.predict.table import CostTable, HeldOutCheck
     from molprof.analysis.query import QueryResult, Statement
-    from molprof.analysis.ranks import RankedJob, RankTrace
+    from molprof.analysis.ranks import RankedJob
     from molprof.analysis.reader import TraceInfo
     from molprof.analysis.roofline.read import Roofline
     from molprof.analysis.roofline.script import ScriptCall
@@ -185,49 +185,9 @@ def ranks(
     executor: what reads them, in place of processes of this machine. Raises UsageError where there are no traces,
     TraceError where none can be read or they are not the ranks of one job, EngineError.
     """
-    from molprof.analysis.ranks import Unread, job_of_files
-    from molprof.analysis.ranks.files import known_ranks, rank_files, write_part
-    from molprof.analysis.ranks.read import HINT, at_once
-    from molprof.analysis.trace import each_trace
+    from molprof.analysis.fleet.ranks import read_ranks
 
-    reading = _reading(reading, how)
-    files, left_out = rank_files(paths)
-    rank_traces: list[RankTrace] = []
-    unread: list[Unread] = []
-    from_parts: set[Path] = set()
-
-    def kept(path: Path) -> list[RankTrace] | None:
-        if (ranks := known_ranks(parts, path, reading.partial)) is not None:
-            from_parts.add(path)
-        return ranks
-
-    each = each_trace(
-        files,
-        ranks_of_trace,
-        replace(reading, cached=False, stacks=False, processes=1),
-        known=kept,
-        at_once=at_once(files),
-        hint=HINT,
-        executor=executor,
-    )
-    for done, (path, read) in enumerate(zip(files, each, strict=True), 1):
-        if isinstance(read, MolprofError):
-            if len(unread) + 1 == len(files):
-                raise read
-            unread.append(Unread(str(path), str(read)))
-        else:
-            if parts is not None and path not in from_parts:
-                write_part(parts, path, reading.partial, read)
-            rank_traces += read
-        progress(done, len(files))
-    return job_of_files(rank_traces, left_out, unread, len(files))
-
-
-def ranks_of_trace(trace: Trace) -> list[RankTrace]:
-    """Return the ranks in a file: a job of `each_trace`."""
-    from molprof.analysis.ranks.read import ranks_of
-
-    return trace.read(ranks_of)
+    return read_ranks(paths, _reading(reading, how), parts, progress, executor)
 
 
 def origins(
