@@ -35,7 +35,7 @@ _SUBJECTS = {
         "Analysis": "whole peaks changes what_if rows gpu graph_capture names_from thresholds tokens molecules",
         "Reading": "partial cached native_path",
         "Output": "style output folder force resume retry dry_run",
-        "Cluster": "config cluster overrides detach tasks on read_limit_s",
+        "Cluster": "config cluster overrides detach where tasks read_limit_s",
     }.items()
     for name in names.split()
 }

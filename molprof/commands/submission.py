@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from molprof.commands.command import Command
 from molprof.commands.options import declared, grouped, note, number_option, path_option
 from molprof.common.errors import RunError
+from molprof.common.jobs import SCHEME
 from molprof.common.process import OK
 from molprof.common.values import counted
 
@@ -48,7 +49,7 @@ class Submission:
         "--submit", "cluster", metavar="NAME", help="Run on a cluster: slurm, or a table [slurm.NAME] of molprof.toml.")
     overrides: tuple[str, ...] = declared(  # `KEY=VALUE` in place of the cluster's table
         "--slurm", "overrides", multiple=True, metavar="KEY=VALUE",
-        help="With --submit: replace a value of the table, such as time=2:00:00. Repeatable.")
+        help="Replace a value of the cluster's table, such as time=2:00:00. Repeatable.")
     detach: bool = declared("--detach", is_flag=True, help="With --submit: print the job's id and leave it.")
     # fmt: on
 
@@ -90,19 +91,23 @@ class ReadSubmission(Submission):
     # fmt: on
 
     def __post_init__(self) -> None:
+        if self.where is None and self.cluster is None and self.overrides:
+            raise click.UsageError("--slurm requires --on NAME or --submit NAME")
         if self.where is None:
             super().__post_init__()
+        elif self.overrides and self.where.startswith(SCHEME):
+            raise click.UsageError("--slurm is for tasks of Slurm, and --on names workers of Dask")
         elif self.cluster is not None or self.detach:
             raise click.UsageError("--on waits for what others read, and --submit leaves it to them: give one of them")
 
     @contextlib.contextmanager
     def executor(self, kind: str) -> Iterator[JobExecutor | None]:
         """Yield what reads the traces of a command; None: this machine. Slurm's tasks end with the block."""
-        from molprof.common.jobs.dask import SCHEME, connected
-
         if self.where is None:
             yield None
         elif self.where.startswith(SCHEME):
+            from molprof.common.jobs.dask import connected
+
             with connected(self.where, self.read_limit_s) as executor:
                 yield executor
         else:

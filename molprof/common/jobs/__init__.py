@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 
+SCHEME = "dask://"  # of the address of a Dask scheduler, in place of the name of a cluster
+
 
 class JobExecutor(Executor):
     """Calls functions of modules with one item each, which it pickles, as it does what they return or raise.

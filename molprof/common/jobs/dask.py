@@ -11,10 +11,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from molprof.common.errors import MissingExtraError, MolprofError, UsageError
-from molprof.common.jobs import JobExecutor
+from molprof.common.jobs import SCHEME, JobExecutor
 from molprof.common.process.workers import Worker, WorkerError
 
-SCHEME = "dask://"
 # For the scheduler to answer; for an answer, on top of the time that the calls before it may take.
 _CONNECT_S, _ANSWER_S = 10, 60
 # Calls that wait for each worker, as `each_trace` gives them.
