@@ -69,7 +69,7 @@ CREATE PERFETTO TABLE molprof_annotation_pattern(
   priority LONG,
   -- Whose names they are: molprof, vllm, sglang, profiler (torch's), or program for any other.
   source STRING,
-  -- What they mark: step or phase; null for neither.
+  -- Kind of their mark: step or phase; null for neither.
   role STRING,
   -- GLOB pattern for the name; of source program for the name in lower case.
   pattern STRING,
@@ -128,7 +128,7 @@ CREATE PERFETTO TABLE molprof_annotation(
   tid LONG,
   -- Whose name it is, as in molprof_annotation_pattern; null where no pattern matches.
   source STRING,
-  -- What it marks: step or phase; null for neither.
+  -- Kind of its mark: step or phase; null for neither.
   role STRING
 ) AS
 SELECT

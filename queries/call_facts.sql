@@ -1,4 +1,4 @@
--- What each call adds to its step or phase: launches, GPU work, host syncs.
+-- Contribution of each call to its step or phase: launches, GPU work, host syncs.
 --
 -- Example:
 --   SELECT call.name, SUM(fact.kernels) AS kernels, SUM(fact.gpu_ns) AS gpu_ns, SUM(fact.sync_ns) AS sync_ns

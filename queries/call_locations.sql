@@ -1,4 +1,4 @@
--- Where in the program calls lie: operator, Python function and modules around them.
+-- Location of calls in the program: enclosing operator, Python function and modules.
 --
 -- Slices of one name in slices of the same names have one location; its number is that of the first of them.
 -- Functions and modules are recorded with Python stacks only (with_stack=True), which molprof query reads with --stacks.

@@ -30,7 +30,7 @@ HAVING SUM(kernels + memory_operations = 0) > 0
 ORDER BY name;
 
 -- Graph launches of which only some work is recorded, by device: replays of one graph id with less work than the largest,
--- those with a part of what is replayed around them, and launches with gaps in which work stands elsewhere.
+-- those with a part of what is replayed around them, and launches with gaps in which other replays have work.
 CREATE PERFETTO VIEW molprof_graph_incomplete(
   -- Device number as text.
   device STRING,
@@ -38,7 +38,7 @@ CREATE PERFETTO VIEW molprof_graph_incomplete(
   launches LONG,
   -- Kernels, copies and sets that are absent, as the largest replay has them; null where only gaps show it.
   absent LONG,
-  -- Time that they take in the largest replay, or gaps in which they stand, ns.
+  -- Their time in the largest replay, or that of the gaps that they may fill, ns.
   time_ns DURATION
 ) AS
 SELECT

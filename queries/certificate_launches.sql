@@ -73,7 +73,7 @@ SELECT
 FROM _molprof_fact_missing_call
 ORDER BY first_ts, position;
 
--- Launches of one kernel that have several pieces of GPU work, by name: such work stands twice, or has a wrong number.
+-- Launches of one kernel that have several pieces of GPU work, by name: such work is recorded twice, or has a wrong number.
 CREATE PERFETTO VIEW molprof_launch_of_several(
   -- Name of the runtime or driver function.
   name STRING,

@@ -1,4 +1,4 @@
--- GPU work that begins before the work ahead of it on its stream has ended.
+-- GPU work that begins before earlier work on its stream has ended.
 --
 -- A stream runs its work in order. So either recorded times are too long, or the work ran at once on purpose (dependent
 -- launches of Hopper and Blackwell, branches of a graph): the true time is between the union and the sum.

@@ -1,4 +1,4 @@
--- Steps without GPU work beside steps of their kind with it: means over all of them are too low.
+-- Kinds of steps of which only some have GPU work: means over all of them are too low.
 --
 -- Example:
 --   SELECT source, kind, steps, steps_without_work, kernels

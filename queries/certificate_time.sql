@@ -1,4 +1,4 @@
--- Device time that work without a record may have taken.
+-- Device time that unrecorded work may have taken.
 --
 -- Example:
 --   SELECT position, device, inside_ns, outside_ns

@@ -1,4 +1,4 @@
--- Names of kernels in chains that one kernel of a library does, and of such kernels.
+-- Names of kernels in chains that one library kernel can replace, and of such kernels.
 --
 -- Example:
 --   SELECT chain, form, position, pattern
@@ -7,7 +7,7 @@
 
 -- Kernels that do the work of a chain, where they are from, and how they are asked for.
 CREATE PERFETTO TABLE molprof_fused_kernel(
-  -- What the chain does.
+  -- Name of the chain.
   chain STRING,
   -- Name of the kernel.
   fused_kernel STRING,
@@ -17,7 +17,7 @@ CREATE PERFETTO TABLE molprof_fused_kernel(
   library STRING,
   -- File of its sources, and the option that asks for it, if there is one.
   source STRING,
-  -- What it runs on: CUDA, ROCm, XPU, a list in text.
+  -- Platforms that have it: CUDA, ROCm, XPU, a list in text.
   platform STRING
 ) AS
 WITH

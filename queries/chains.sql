@@ -1,4 +1,4 @@
--- Each chain of kernels that one kernel of a known library does (molprof.fused_chains adds them up).
+-- Each chain of kernels that one library kernel can replace (molprof.fused_chains has their sums).
 --
 -- Example:
 --   SELECT chain, ts, kernels, time_ns, saved_ns
@@ -8,7 +8,7 @@
 
 -- Each chain of the trace, in order of device, stream and start.
 CREATE PERFETTO VIEW molprof_chain(
-  -- What it does.
+  -- Name of the chain.
   chain STRING,
   -- Its first kernel.
   id JOINID(slice.id),

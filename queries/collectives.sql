@@ -67,7 +67,7 @@ FROM found AS work
 JOIN molprof_work_class AS class ON class.category = 'kernel' AND class.name = work.name
 ORDER BY work.id;
 
--- Elements of the tensors of annotations around collectives; null for several with a shape that is not recorded.
+-- Elements of the tensors of annotations that enclose collectives; null for several with a shape that is not recorded.
 CREATE PERFETTO TABLE _molprof_annotation_size AS
 WITH
   -- A key is args.Input Dims[tensor][dimension]; as molprof reads traces for figures, args.Input Dims.tensor.dimension.
@@ -118,7 +118,7 @@ JOIN slice USING (id)
 GROUP BY tensor.id
 ORDER BY tensor.id;
 
--- The innermost annotation around the launch of each collective that has a size.
+-- The innermost annotation with a size that encloses each collective's launch.
 CREATE PERFETTO TABLE _molprof_collective_size AS
 SELECT
   kernel.id,

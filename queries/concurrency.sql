@@ -1,4 +1,4 @@
--- How many kernels, copies and sets ran concurrently on each device, and for how long.
+-- Time of each device by the number of kernels, copies and sets that ran concurrently.
 --
 -- Example:
 --   SELECT device, running, time_ns, span_ratio

@@ -1,4 +1,4 @@
--- The gaps between the work of each device, and until when it was busy before each piece of work.
+-- The gaps between the work of each device, and the end of earlier work before each piece of work.
 --
 -- Example:
 --   SELECT device, ts, dur

@@ -1,4 +1,4 @@
--- When each device was busy: the union of its kernels, copies and sets, which may run concurrently.
+-- Busy time of each device: the union of its kernels, copies and sets, which may run concurrently.
 --
 -- Example:
 --   SELECT device, span_ns, busy_ns, idle_ns, count

@@ -1,4 +1,4 @@
--- Exposed and hidden time of kernels and classes: what other work ran at the same time.
+-- Exposed and hidden time of kernels and classes: their overlap with other work.
 --
 -- Of all work of a kernel or class: its busy time is the time in which any of it runs, exposed the part of that in
 -- which nothing else of the device runs, hidden the rest: busy_ns = exposed_ns + hidden_ns. What overlaps only work of its
@@ -6,7 +6,7 @@
 -- The trace records no dependencies: it shows how much work could be hidden behind other work, not that it can be.
 --
 -- Example:
---   SELECT class, busy_ns, exposed_ns, hidden_ns, hideable_ns, beside, beside_ns
+--   SELECT class, busy_ns, exposed_ns, hidden_ns, hideable_ns, other_class, other_class_ns
 --   FROM molprof_exposed_class
 --   ORDER BY exposed_ns DESC, class;
 
@@ -45,16 +45,16 @@ ORDER BY part.exposed_ns DESC, work.name, part.class;
 CREATE PERFETTO VIEW molprof_class_overlap(
   class STRING,
   -- Another one.
-  beside STRING,
+  other_class STRING,
   -- Time in which both run, ns.
   time_ns DURATION
 ) AS
 SELECT
   class,
-  beside,
+  other_class,
   time_ns
 FROM _molprof_fact_class_overlap
-ORDER BY class, time_ns DESC, beside;
+ORDER BY class, time_ns DESC, other_class;
 
 -- Classes of work, the longest exposed time first.
 CREATE PERFETTO VIEW molprof_exposed_class(
@@ -73,10 +73,10 @@ CREATE PERFETTO VIEW molprof_exposed_class(
   -- Most that could still be hidden, ns: the exposed time, or that in which other work runs and this does not, if that
   -- is less. Whether any of it can run at the same time is not recorded.
   hideable_ns DURATION,
-  -- The class that runs longest beside it; null where none does.
-  beside STRING,
+  -- The class with the longest overlap; null where none overlaps.
+  other_class STRING,
   -- For how long, ns; null as above.
-  beside_ns DURATION
+  other_class_ns DURATION
 ) AS
 SELECT
   part.class,
@@ -86,7 +86,7 @@ SELECT
   part.exposed_ns,
   part.busy_ns - part.exposed_ns AS hidden_ns,
   MIN(part.exposed_ns, (SELECT SUM(busy_ns) FROM molprof_device) - part.busy_ns) AS hideable_ns,
-  (SELECT pair.beside FROM molprof_class_overlap AS pair WHERE pair.class = part.class LIMIT 1) AS beside,
-  (SELECT pair.time_ns FROM molprof_class_overlap AS pair WHERE pair.class = part.class LIMIT 1) AS beside_ns
+  (SELECT pair.other_class FROM molprof_class_overlap AS pair WHERE pair.class = part.class LIMIT 1) AS other_class,
+  (SELECT pair.time_ns FROM molprof_class_overlap AS pair WHERE pair.class = part.class LIMIT 1) AS other_class_ns
 FROM _molprof_fact_exposed_class AS part
 ORDER BY part.exposed_ns DESC, part.class;

@@ -1,4 +1,4 @@
--- Exposed and hidden time of phases: what work of other phases ran at the same time.
+-- Exposed and hidden time of phases: their overlap with work of other phases.
 --
 -- Example:
 --   SELECT phase, count, busy_ns, exposed_ns, hidden_ns

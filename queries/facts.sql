@@ -413,12 +413,12 @@ WHERE fact = 'exposed_phase';
 
 CREATE PERFETTO TABLE _molprof_fact_class_overlap(
   class STRING,
-  beside STRING,
+  other_class STRING,
   time_ns DURATION
 ) AS
 SELECT
   EXTRACT_ARG(arg_set_id, 'args.class') AS class,
-  EXTRACT_ARG(arg_set_id, 'args.beside') AS beside,
+  EXTRACT_ARG(arg_set_id, 'args.other_class') AS other_class,
   EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns
 FROM _molprof_fact
 WHERE fact = 'class_overlap';

@@ -1,8 +1,8 @@
--- Chains of kernels that one kernel of a known library does, and such kernels that already run.
+-- Chains of kernels that one library kernel can replace, and such kernels that already run.
 --
 -- A chain is found where kernels of these names, and nothing else, follow each other on a stream. Nothing is matched by
 -- likeness: a kernel whose name is not in the table is in no chain. That the operands are the same ones is not recorded.
--- Of chains inside each other the longest counts. A softmax between two products is the finding unfused_attention.
+-- Of nested chains the longest counts. A softmax between two products is the finding unfused_attention.
 -- Only kernels for the platform of the trace count, which the names of its calls show; all where it has none.
 --
 -- Example:
@@ -26,7 +26,7 @@ SELECT
 -- Chains of the trace, and their fused kernels that already run, the most that could be saved first. Chains without either
 -- have no row.
 CREATE PERFETTO VIEW molprof_fused_chain(
-  -- What it does.
+  -- Name of the chain.
   chain STRING,
   -- Times that its kernels follow each other.
   count LONG,

@@ -1,4 +1,4 @@
--- What ran on the GPU: every kernel, memory copy and memory set.
+-- GPU work: every kernel, memory copy and memory set.
 --
 -- Example:
 --   SELECT device, stream, category, COUNT() AS count, SUM(dur) AS time_ns

@@ -1,4 +1,4 @@
--- What CUDA and HIP graphs hold: each piece of work of a graph with its position, over all replays.
+-- Contents of CUDA and HIP graphs: each piece of work of a graph with its position, over all replays.
 --
 -- Launches replay one graph if their graph id, device, and names of work are the same: without graph ids in the trace,
 -- equal graphs count as one. Positions are those of the graph's first replay in order of start.

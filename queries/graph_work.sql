@@ -1,4 +1,4 @@
--- Work of CUDA and HIP graphs, and where in its graph each piece stands.
+-- Work of CUDA and HIP graphs, each piece with its position in the graph.
 --
 -- Graphs and positions are those of molprof.graph_nodes.
 --

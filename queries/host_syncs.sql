@@ -21,7 +21,7 @@ CREATE PERFETTO TABLE molprof_host_sync(
   dur DURATION,
   -- Name of the runtime or driver function.
   name STRING,
-  -- Innermost operator (cpu_op) around the call; null where there is none.
+  -- Innermost enclosing operator (cpu_op) of the call; null where there is none.
   operator STRING,
   -- The slice of the innermost phase of its thread in which it started; null where it is in none.
   phase_id JOINID(slice.id)
@@ -49,7 +49,7 @@ ORDER BY call.ts, call.id;
 -- Host syncs by name and operator, longest total time first.
 CREATE PERFETTO VIEW molprof_host_sync_summary(
   name STRING,
-  -- Innermost operator around the calls; null where there is none.
+  -- Innermost enclosing operator of the calls; null where there is none.
   operator STRING,
   -- Calls.
   count LONG,

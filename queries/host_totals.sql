@@ -1,4 +1,4 @@
--- Operators and runtime calls by name, added up once for the modules that rank them.
+-- Operators and runtime calls by name: sums for the modules that rank them.
 --
 -- Example:
 --   SELECT category, name, count, time_ns

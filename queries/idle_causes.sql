@@ -1,4 +1,4 @@
--- Why a device was idle: its idle time, divided by what the CPU and the device did in it.
+-- Causes of idle time: the idle time of each device, divided by what the CPU and the device did in it.
 --
 -- A gap ends with the next work of the device. Work is queued from the start of its call on. While nothing is queued, the
 -- device waits for the thread that makes that call, and the time is divided by what this thread is in; while the thread
@@ -55,7 +55,7 @@ CREATE PERFETTO VIEW molprof_idle_cause(
   device STRING,
   -- between the first and last work of the device, before the first, or after the last.
   position STRING,
-  -- What the time went to.
+  -- Cause of the time.
   cause STRING,
   -- Gaps in which it took any time.
   count LONG,

@@ -1,4 +1,4 @@
--- Where in the program the CPU was in long gaps, in which a device had nothing queued.
+-- Location of the CPU in the program during long gaps in which a device had nothing queued.
 --
 -- Gaps of molprof.idle_causes longer than 1 ms; without GPU work the time in which no thread is in an operator, on the one
 -- with most time in them. The innermost slice counts, with the enclosing operator, function and modules

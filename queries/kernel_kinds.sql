@@ -1,4 +1,4 @@
--- Kernels by name across classes: elementwise ones, and those that can write a mask.
+-- Kinds of kernels by name, across classes: elementwise ones, and those that can write a mask.
 --
 -- A kernel has one class, as in molprof.kernel_classes, and any number of kinds. torch makes direct copies, fills and
 -- indexed writes with elementwise kernels, so most of these are elementwise by name and have a class of their own.
@@ -10,7 +10,7 @@
 
 INCLUDE PERFETTO MODULE molprof.work_totals;
 
--- What names of a kind have in common.
+-- Patterns of the names of each kind.
 CREATE PERFETTO TABLE molprof_kind_pattern(
   -- elementwise, or masking: bitmask, index, fill, put, scatter, where.
   kind STRING,

@@ -1,4 +1,4 @@
--- What each kernel does, by patterns for its name. The first that matches decides.
+-- Patterns for names of kernels that decide their class. The first that matches counts.
 --
 -- Example:
 --   SELECT priority, pattern, class

@@ -7,7 +7,7 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
--- What each call started; a call that started nothing has no row.
+-- The work that each call started; a call that started nothing has no row.
 CREATE PERFETTO VIEW molprof_call_work(
   -- The call; a graph launch starts many.
   call_id JOINID(slice.id),

@@ -1,4 +1,4 @@
--- Operations that took long, on the CPU and on the GPU, in order of time.
+-- Long operations on the CPU and on the GPU, in order of time.
 --
 -- Example (at_least_ns=1000000):
 --   SELECT ts, dur, category, name, track
@@ -24,7 +24,7 @@ RETURNS TABLE(
   category STRING,
   -- Name as recorded.
   name STRING,
-  -- Where it ran, as text: device and stream of GPU work, process and thread number of any other.
+  -- Track on which it ran, as text: device and stream of GPU work, process and thread number of any other.
   track STRING
 ) AS
 SELECT

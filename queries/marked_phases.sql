@@ -1,4 +1,4 @@
--- Steps of a captured run, from its annotations (docs/trace-format.md), and what marks phases.
+-- Steps of a captured run, from its annotations (docs/trace-format.md), and the marks of phases.
 --
 -- Example:
 --   SELECT batch, step, ts, dur

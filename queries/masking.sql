@@ -1,4 +1,4 @@
--- Masking: the processor phase, and which operations write masks.
+-- Masking: the processor phase, and the operations that write masks.
 --
 -- Example:
 --   SELECT kind, name, count, time_ns

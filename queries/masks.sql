@@ -1,4 +1,4 @@
--- What masks of constrained decoding cost in an engine: step by step, and percentiles.
+-- Cost of the masks of constrained decoding in an engine: step by step, and percentiles.
 --
 -- Of steps and phases that molprof.phase_marks recognizes, also where molprof captured an engine with its functions;
 -- times are on the host and include the profiler's cost. A phase belongs to the last step of its process that had begun.
@@ -275,7 +275,7 @@ SELECT
 FROM _molprof_spread!((SELECT * FROM value WHERE dur > 0), (measure, per))
 ORDER BY measure, per;
 
--- Steps by kind, sequences and masks, the most steps first: what constrained requests cost those beside them.
+-- Steps by kind, sequences and masks, the most steps first: what constrained requests cost the others of their steps.
 CREATE PERFETTO VIEW molprof_mask_mix(
   -- prefill, decode and so on, as in molprof.steps.
   kind STRING,

@@ -1,4 +1,4 @@
--- Memory that torch allocated and freed (profile_memory): where, what for, and how much lived then.
+-- Memory that torch allocated and freed (profile_memory): location, category, and bytes in use.
 --
 -- An event belongs to all that is open on its thread: phase, module, Python function, operator. What was allocated before
 -- the recording began has no allocation here. On a CPU torch counts from there on alone.
@@ -38,13 +38,13 @@ CREATE PERFETTO TABLE molprof_memory_event(
   -- cache (keys and values; what outlives the next two layers, where modules are recorded), masks, logits (and what is made of them to choose a token) or activations, by the function,
   -- operator and phase that allocates; null for a free.
   category STRING,
-  -- Innermost frame around it; null where there is none.
+  -- Innermost enclosing frame; null where there is none.
   frame_id JOINID(slice.id),
-  -- Innermost operator around it; null where there is none.
+  -- Innermost enclosing operator; null where there is none.
   operator STRING,
-  -- Modules and ranges around it, the outermost first, with / between them; null where none is recorded.
+  -- Enclosing modules and ranges, the outermost first, with / between them; null where none is recorded.
   module STRING,
-  -- Innermost Python function around it, as file(line): name; null where stacks are not recorded.
+  -- Innermost enclosing Python function, as file(line): name; null where stacks are not recorded.
   source STRING,
   -- Phase of a captured run in which it is; null outside any.
   phase STRING,

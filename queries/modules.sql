@@ -8,7 +8,7 @@
 
 INCLUDE PERFETTO MODULE molprof.python_functions;
 
--- One row per call of a module, in order of start. With all that is around them they are in molprof.origin.
+-- One row per call of a module, in order of start. molprof.origin has them with all enclosing frames.
 CREATE PERFETTO VIEW molprof_module(
   -- The slice.
   id JOINID(slice.id),
@@ -20,7 +20,7 @@ CREATE PERFETTO VIEW molprof_module(
   name STRING,
   -- Class, such as Linear.
   class STRING,
-  -- Modules around it.
+  -- Number of enclosing modules.
   depth LONG
 ) AS
 SELECT

@@ -1,6 +1,6 @@
--- Where GPU work comes from: operator, module, Python function and phase around its launch.
+-- Origin of GPU work: enclosing operator, module, Python function and phase of its launch.
 --
--- A frame is what stands around a call on its thread: a module (nn.Module), a named range (record_function), a Python
+-- A frame is a slice that encloses a call on its thread: a module (nn.Module), a named range (record_function), a Python
 -- function or an operator. torch.profiler records modules and functions with Python stacks only (with_stack=True), which
 -- molprof query reads with --stacks. The number behind a file is the line where the function begins, not the line of the
 -- call. Kernels of a graph have the frames of the graph launch. Backward passes run on a thread without Python.
@@ -60,7 +60,7 @@ ORDER BY call.id;
 CREATE PERFETTO VIEW molprof_frame(
   -- The slice.
   id JOINID(slice.id),
-  -- The frame around it on its thread; null for an outermost one.
+  -- The enclosing frame on its thread; null for an outermost one.
   parent_id JOINID(slice.id),
   -- Start, ns since the trace's earliest event.
   ts TIMESTAMP,
@@ -72,7 +72,7 @@ CREATE PERFETTO VIEW molprof_frame(
   name STRING,
   -- Of a module its class, such as Linear; of any other its name.
   class STRING,
-  -- Modules and ranges around it and itself, the outermost first, with / between them, at most 300; null where none is
+  -- Enclosing modules and ranges, itself included, the outermost first, with / between them, at most 300; null where none is
   -- recorded.
   module STRING,
   -- Process.
@@ -123,18 +123,18 @@ CREATE PERFETTO VIEW molprof_call_origin(
   is_sync LONG,
   -- Time of the host sync, ns, also in the call right after a copy, which waits again; 0 for other calls.
   sync_ns DURATION,
-  -- Innermost frame around it; null where there is none.
+  -- Innermost enclosing frame; null where there is none.
   frame_id JOINID(slice.id),
-  -- Innermost operator around it; null where there is none.
+  -- Innermost enclosing operator; null where there is none.
   operator STRING,
   -- That operator's slice.
   operator_id JOINID(slice.id),
-  -- Modules and ranges around it, the outermost first, with / between them; null where none is recorded.
+  -- Enclosing modules and ranges, the outermost first, with / between them; null where none is recorded.
   module STRING,
   -- Number of the layer, from 0: of the outermost module that has others of its class beside it, and modules inside; null
   -- outside any.
   layer LONG,
-  -- Innermost Python function around it, as file(line): name, one of torch only where there is no other; null where
+  -- Innermost enclosing Python function, as file(line): name, one of torch only where there is no other; null where
   -- stacks are not recorded.
   source STRING,
   -- Phase of a captured run in which it began; null outside any.

@@ -1,4 +1,4 @@
--- What bounded each phase: a busy GPU, the CPU waiting for an idle GPU, or the CPU issuing work.
+-- Bound of each phase: a busy GPU, the CPU waiting for an idle GPU, or the CPU issuing work.
 --
 -- Every moment of a phase counts once: as gpu_busy where any device runs a kernel, copy or set (also of an earlier
 -- phase, and while the CPU waits for it); else as sync_idle where the phase's thread is in a host sync; else as launch.

@@ -1,4 +1,4 @@
--- What marks the phases of programs: Python functions, scopes (annotations), by program and phase. A new version of a
+-- Marks of the phases of programs: Python functions, scopes (annotations), by program and phase. A new version of a
 -- program is a few rows of this table.
 --
 -- Example:

@@ -1,4 +1,4 @@
--- How long the phases of an engine or run took: in all, and percentiles of single ones.
+-- Times of the phases of an engine or run: in all, and percentiles of single ones.
 --
 -- Percentiles are by nearest rank, as in molprof.step_latency. Times include the profiler's cost.
 --
@@ -18,7 +18,7 @@ CREATE PERFETTO VIEW molprof_phase_time(
   program STRING,
   -- Name of the phase.
   phase STRING,
-  -- How often it occurred; null, as all columns below, where nothing in the trace could mark it.
+  -- Number of occurrences; null, as all columns below, where nothing in the trace could mark it.
   count LONG,
   -- Time on the host, ns; phases may contain each other.
   time_ns DURATION,

@@ -1,4 +1,4 @@
--- What each recorded phase did: host time, launches, GPU work, host syncs and operators.
+-- Work of each recorded phase: host time, launches, GPU work, host syncs and operators.
 --
 -- Example:
 --   SELECT phase, count, host_ns, launches, graph_launches, kernels, gpu_ns, syncs, sync_ns
@@ -7,11 +7,11 @@
 
 INCLUDE PERFETTO MODULE molprof.phases;
 
--- One row per phase, in order of start, then one for what is outside any phase (phase_id null).
+-- One row per phase, in order of start, then one for time outside phases (phase_id null).
 CREATE PERFETTO TABLE molprof_phase_work(
-  -- The phase's slice; null for what is outside any phase.
+  -- The phase's slice; null for time outside phases.
   phase_id JOINID(slice.id),
-  -- Name of the phase; null for what is outside any.
+  -- Name of the phase; null for time outside phases.
   phase STRING,
   -- Batch, from 0; null as above.
   batch LONG,
@@ -55,7 +55,7 @@ WHERE
   OR launches + graph_launches + kernels + gpu_ns + syncs + IFNULL(leaf_operators, 0) > 0
 ORDER BY phase.ts IS NULL, phase.ts, phase.id;
 
--- The same by phase, most host time first; what is outside any phase last.
+-- The same by phase, most host time first; time outside phases last.
 CREATE PERFETTO VIEW molprof_phase_summary(
   phase STRING,
   -- Phases of that name.

@@ -57,7 +57,7 @@ CREATE PERFETTO VIEW molprof_phase_total(
   program STRING,
   -- Name of the phase.
   phase STRING,
-  -- How often it occurred; null, as the times, where nothing in the trace could mark it.
+  -- Number of occurrences; null, as the times, where nothing in the trace could mark it.
   count LONG,
   -- Time on the host, ns; phases may contain each other.
   time_ns DURATION,

@@ -1,4 +1,4 @@
--- Python functions by name, which torch.profiler records with with_stack=True, and what each is.
+-- Python functions by name, which torch.profiler records with with_stack=True, and their kind.
 --
 -- Example:
 --   SELECT kind, name, count, time_ns

@@ -1,4 +1,4 @@
--- Tokens of answers that lead nowhere: white space, digits or the same text over and over.
+-- Runaway tokens of answers: endless white space or digits, or repeated text.
 --
 -- Example:
 --   SELECT sequence, position, tokens, cause, text

@@ -1,4 +1,4 @@
--- How long steps took on the host: percentiles of their duration and of the time to the next step.
+-- Durations of steps on the host: percentiles, also of the time to the next step.
 --
 -- Percentiles are by nearest rank: the smallest value that at least that share of all values does not exceed.
 -- Times include the profiler's cost.

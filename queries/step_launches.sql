@@ -11,10 +11,10 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.steps;
 
--- One row per step, in order of start, then one for what is outside any step (step_id null). Empty for a trace without
+-- One row per step, in order of start, then one for time outside steps (step_id null). Empty for a trace without
 -- steps. Without recorded GPU calls and GPU work, their figures are null.
 CREATE PERFETTO TABLE molprof_step_launch(
-  -- The step's slice; null for what is outside any step.
+  -- The step's slice; null for time outside steps.
   step_id JOINID(slice.id),
   -- Calls that start a kernel; null where not recorded.
   launches LONG,
@@ -54,13 +54,13 @@ LEFT JOIN _molprof_fact_step_span AS span ON span.step_id = total.step_id
 LEFT JOIN molprof_any_step AS step ON step.id = total.step_id
 ORDER BY step.ts IS NULL, step.ts, step.id;
 
--- The same by source and kind of step; what is outside any step last.
+-- The same by source and kind of step; time outside steps last.
 CREATE PERFETTO VIEW molprof_step_launch_summary(
-  -- molprof, vllm, sglang, profiler or program; null for what is outside any step.
+  -- molprof, vllm, sglang, profiler or program; null for time outside steps.
   source STRING,
   -- Kind of the steps, as in molprof.steps; null for profiler and program, and as above.
   kind STRING,
-  -- Steps; 0 for what is outside any.
+  -- Steps; 0 for time outside steps.
   steps LONG,
   -- Generated tokens; null where the number of any step is not known.
   tokens LONG,

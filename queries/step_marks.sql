@@ -1,4 +1,4 @@
--- What may mark steps, by rank: annotations, functions of engines, loops of transformers.
+-- Marks of steps, by rank: annotations, functions of engines, loops of transformers.
 --
 -- The steps of a trace are the marks of the lowest rank that it has, so that none counts twice: molprof's annotations
 -- (10), those of engines (30), their functions where no annotation shows more (31 and 32), loops of transformers (35),

@@ -1,4 +1,4 @@
--- How long steps take with the GPU work that they start.
+-- Durations of steps with the GPU work that they start.
 --
 -- A step is done when it has ended on the host and its work on the device. Its time begins with it, or when the steps
 -- before it in its process are done: in a loop in which the host runs ahead of the device it is the device's.

@@ -122,7 +122,7 @@ CREATE PERFETTO TABLE molprof_any_step(
   -- Time on the host to the end, of vllm and sglang to the next schedule, of transformers to the next step; profiler's
   -- cost included, ns.
   dur DURATION,
-  -- Whether start and end are recorded. False for steps of vllm and sglang without the scheduler: they go from one
+  -- True if start and end are recorded. False for steps of vllm and sglang without the scheduler: they go from one
   -- annotation or function to the next, the last to the end of the last phase. And so for a loop of the user's own around a model of
   -- transformers: from one forward to the next.
   is_whole BOOL,
@@ -135,7 +135,7 @@ CREATE PERFETTO TABLE molprof_any_step(
   -- their length: those that take twice as long as all others, or longer, are prefills, the others decode; null where
   -- there is no such gap.
   kind STRING,
-  -- Whether the kind goes by the length of the step.
+  -- True if the kind is inferred from the length of the step.
   kind_is_inferred BOOL,
   -- Number of the step in its batch or call of generate, or of the profiler's step; null for all others.
   number LONG,

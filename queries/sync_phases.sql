@@ -14,7 +14,7 @@ CREATE PERFETTO VIEW molprof_host_sync_phase(
   phase STRING,
   -- Name of the runtime or driver function.
   name STRING,
-  -- Innermost operator around the calls; null where there is none.
+  -- Innermost enclosing operator of the calls; null where there is none.
   operator STRING,
   -- Calls.
   count LONG,

@@ -62,7 +62,7 @@ FROM _molprof_fact_operator_step AS leaf
 JOIN molprof_typical_step AS step ON step.id = leaf.step_id
 JOIN slice AS top ON top.id = leaf.top_id;
 
--- What happened in the step, in order of start.
+-- Phases, calls and work of the step, in order of start.
 CREATE PERFETTO TABLE molprof_step_interval(
   -- The slice.
   id JOINID(slice.id),

@@ -31,7 +31,7 @@ FROM _molprof_fact_shared_number
 WHERE is_ambiguous
 ORDER BY rank, correlation;
 
--- Which call started which GPU work; work whose call is not recorded, or ambiguous, has no row.
+-- The call that started each piece of GPU work; work whose call is not recorded, or ambiguous, has no row.
 -- Of several calls with the number, launches go first, then the earliest.
 CREATE PERFETTO VIEW molprof_gpu_work_call(
   -- The kernel, copy or set.

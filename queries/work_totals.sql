@@ -1,4 +1,4 @@
--- GPU work by name, added up once for the modules that rank it.
+-- GPU work by name: sums for the modules that rank it.
 --
 -- Example:
 --   SELECT category, name, count, time_ns

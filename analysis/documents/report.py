@@ -167,7 +167,7 @@ def _event_notes(report: Report) -> Iterator[str]:
     for category, read in report.trace.read_as.items():
         yield f"{category} is read as {', '.join(f'{name} ({count_text(count)})' for name, count in read.items())}"
     if report.trace.lanes:
-        yield f"{counted(report.trace.lanes, 'event')} in lanes, for partial overlaps with others of their track"
+        yield f"{counted(report.trace.lanes, 'event')} on sub-tracks: they partly overlap others of their track"
 
 
 def _metrics(reports: Reports) -> Iterator[Section]:

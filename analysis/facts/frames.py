@@ -24,7 +24,7 @@ from molprof.analysis.facts.slices import CATEGORIES, OPERATOR
 _SHORT = 100_000
 _RANGE = "user_annotation"
 _ANNOTATION = CATEGORIES.index(_RANGE)
-# Of these a slice on a lane has its place in its own thread.
+# Of these a slice on a sub-track belongs to its own thread.
 _PLACED = ("python_function", _RANGE, "cpu_op", *GPU_CALLS)
 _NESTED = f"SELECT IFNULL(parent_id, {NONE}) AS parent_id, stack_id FROM slice ORDER BY id"
 _LABELS = """
@@ -205,7 +205,7 @@ class FrameFacts(MarkFacts):
     def own_times(self) -> Array:
         """The time of each operator of `frames` without that of the operators it calls, ns; 0 for others.
 
-        One on a lane may outlast the operator in which it began: it counts for itself alone.
+        One on a sub-track may outlast the operator in which it began: it counts for itself alone.
         """
         frames, slices = self.frames, self.slices
         is_operator = slices.category[frames.id] == OPERATOR
@@ -220,7 +220,7 @@ class FrameFacts(MarkFacts):
     def _on_own_thread(self, parent: Array, stack: Array) -> tuple[Array, Array]:
         """Return the enclosing slice of each slice, on its own thread for those on sub-tracks; and the latter.
 
-        On a lane all ranges, and the outermost of the others, also of those in ranges, lie in their own thread.
+        On a sub-track all ranges, and the outermost of the others, also of those in ranges, lie in their own thread.
         """
         slices = self.slices
         own_track = self.own_tracks(slices.track)

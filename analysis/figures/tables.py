@@ -179,7 +179,8 @@ TABLES = (
     TableQuery(
         "exposed",
         "GPU work concurrent with other work of its device (exposed: nothing of another class, or other kernel, runs)",
-        "SELECT 'class' AS kind, class AS name, count, busy_ns, exposed_ns, hidden_ns, hideable_ns, beside, beside_ns"
+        "SELECT 'class' AS kind, class AS name, count, busy_ns, exposed_ns, hidden_ns, hideable_ns, other_class,"
+        " other_class_ns"
         " FROM molprof_exposed_class WHERE"
         " (SELECT SUM(time_ns) FROM molprof_exposed_class) > (SELECT SUM(busy_ns) FROM molprof_device)"
         " UNION ALL SELECT 'kernel', name, count, busy_ns, exposed_ns, hidden_ns, NULL, NULL, NULL FROM"

@@ -19,7 +19,7 @@ from molprof.analysis.union import Union
 # Less is not worth a finding.
 LEAST_GAIN = 0.01
 
-# A thread of a process; a slice in a lane still belongs to its thread.
+# A thread of a process; a slice on a sub-track still belongs to its thread.
 _THREAD = "(track.upid << 33) + track.tid AS thread"
 _OPERATORS = f"""
 SELECT slice.id, slice.ts, slice.ts + slice.dur AS ts_end, {_THREAD}, slice.name

@@ -313,7 +313,7 @@ def _keys(*sides: Selection) -> Callable[[RecordedWork], tuple[Hashable | None, 
 
 
 def _numbered(lanes: Sequence[Lane], by_kind: bool) -> dict[Hashable, Lane]:
-    """Return lanes by kind of step, number of the step among those of its kind, and number of the device."""
+    """Return sub-tracks by kind of step, number of the step among those of its kind, and number of the device."""
     devices = {name: number for number, name in enumerate(sorted({lane.name for lane in lanes}, key=_natural))}
     numbered: dict[Hashable, Lane] = {}
     counts: Counter[Hashable] = Counter()

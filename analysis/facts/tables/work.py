@@ -124,7 +124,7 @@ TABLES = {
     ),
     "exposed_class": FactTable(("class STRING", "count LONG", "time_ns DURATION", *_EXPOSURE), _exposed_classes),
     "exposed_phase": FactTable(("phase STRING", "count LONG", "time_ns DURATION", *_EXPOSURE), _exposed_phases),
-    "class_overlap": FactTable(("class STRING", "beside STRING", "time_ns DURATION"), _class_overlap),
+    "class_overlap": FactTable(("class STRING", "other_class STRING", "time_ns DURATION"), _class_overlap),
     "chain": FactTable(
         (
             "chain STRING", "id JOINID(slice.id)", "ts TIMESTAMP", "kernels LONG", "time_ns DURATION",
