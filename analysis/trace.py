@@ -87,8 +87,8 @@ class Trace:
     def loaded(self, *, stacks: bool = False, all_args: bool = False) -> tuple[TraceProcessor, TraceInfo]:
         """Return the trace processor that holds the trace, and the reader's counts and notes of the file.
 
-        stacks: with Python stacks. all_args: with all arguments, such as shapes, flow and memory events; slow. The file
-        is read again if what is loaded lacks them.
+        stacks: with Python stacks, and what operators were called with. all_args: all args as SQL reads them, flow and
+        memory events too; slow. The file is read again if what is loaded lacks them.
         """
         has_stacks, has_args = self._layers
         stacks = stacks or self.reading.stacks

@@ -41,7 +41,7 @@ from molprof.analysis.reader.load import survey_source
 from molprof.analysis.reader.places import find_places
 from molprof.analysis.reader.source import open_source
 with open_source(Path(sys.argv[1])) as source:
-    _, found = survey_source(source, Wanted(stacks=False, all_args=False), False)
+    _, found = survey_source(source, Wanted(stacks=False, all_args=False, arguments=False), False)
 with open(sys.argv[2], "wb") as file:
     for chunk in compact_chunks(found, find_places(found)):
         file.write(chunk)

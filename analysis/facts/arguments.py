@@ -13,6 +13,7 @@ from msgspec import Struct
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.common.errors import EngineError
 
+_EMPTY = b"{}"
 _decode_texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -22,16 +23,20 @@ class Arguments(Struct, frozen=True):
     The text is kept, packed to some percent of the file's: a compressed file or a pipe has no place to read again.
     """
 
-    number: bytes  # int32, of each operator by slice: its place among all that are kept; NONE for one without
-    first: bytes  # int64, of each block: the place of its first
-    blocks: list[bytes]
-    checksum: int  # of the operators' times
+    number: bytes = (
+        b""  # int32, of each operator by slice: its place among all that are kept; NONE where its block has none
+    )
+    first: bytes = b""  # int64, of each block: the place of its first
+    blocks: list[bytes] = []  # none where the file has none
+    checksum: int = 0  # of the operators' times
 
     def texts(self, operators: tuple[Array, Array, Array], wanted: Collection[int | None] | None) -> dict[int, bytes]:
         """Return the arguments of the operators that have some, by slice, in order; of `wanted` alone, if given.
 
         operators: slices, starts and ends of all, in order of slice. Raises EngineError if they are not the reader's.
         """
+        if not self.blocks:
+            return {}
         ids, starts, ends = operators
         number, first = np.frombuffer(self.number, dtype=np.int32), np.frombuffer(self.first, dtype=np.int64)
         if len(ids) != len(number) or times_checksum(starts, ends) != self.checksum:
@@ -50,7 +55,7 @@ class Arguments(Struct, frozen=True):
             for _, item, place in group:
                 text = bytes(of_block[place])
                 texts[item] = distinct.setdefault(text, text)
-        return texts
+        return {item: text for item, text in texts.items() if text != _EMPTY}
 
 
 def times_checksum(starts: Array, ends: Array) -> int:

@@ -74,18 +74,25 @@ class SourceFacts:
         return read_slices(self._engine)
 
     @property
-    def has_arguments(self) -> bool:
-        """Whether the file records what operators were called with (record_shapes)."""
-        return self._engine.arguments is not None
-
-    def arguments(self, wanted: Collection[int] | None = None) -> dict[int, bytes]:
-        """Return what operators were called with, as JSON text, of those that have it, by slice; of `wanted` alone."""
+    def _arguments(self) -> Arguments:
         kept: Arguments | None = self._engine.arguments
         if kept is None:
-            return {}
+            raise EngineError("the trace was loaded without Python stacks, and so without the arguments of operators")
+        return kept
+
+    @property
+    def has_arguments(self) -> bool:
+        """Whether the file records what operators were called with (record_shapes)."""
+        return bool(self._arguments.blocks)
+
+    def arguments(self, wanted: Collection[int] | None = None) -> dict[int, bytes]:
+        """Return what operators were called with, as JSON text, of those that have it, by slice; of `wanted` alone.
+
+        Raises EngineError where the trace was loaded without.
+        """
         slices = self.slices_of_file
         ids = slices.of(OPERATOR)
-        return kept.texts((ids, slices.ts[ids], slices.ts_end[ids]), wanted)
+        return self._arguments.texts((ids, slices.ts[ids], slices.ts_end[ids]), wanted)
 
     @cached_property
     def profiler_spans(self) -> Spans:

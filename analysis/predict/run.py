@@ -129,7 +129,7 @@ def read_run(
 ) -> CallSequence:
     """Return the marked steps of a trace, or all of it. launching: operators of GPU work; quiet: others.
 
-    The trace must be loaded with Python stacks and all arguments. Raises TraceError where it records no operators or
+    The trace must be loaded with Python stacks. Raises TraceError where it records no operators or
     no shapes.
     """
     operators, steps, api_calls = (read_frame(engine, name) for name in ("operators", "steps", "calls"))

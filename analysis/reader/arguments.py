@@ -12,22 +12,20 @@ from isal import isal_zlib
 
 from molprof.analysis.facts.arguments import Arguments, times_checksum
 from molprof.analysis.facts.gaps import NONE
-from molprof.analysis.reader.categories import fed_category
-from molprof.analysis.reader.events import (
-    ABSENT,
-    ARGUMENT_FIELDS,
-    NO_ARGS,
-    OPERATOR_CATEGORY,
-    SIZED_OPERATORS,
-    NeededArgs,
-)
+from molprof.analysis.reader.categories import OPERATORS
+from molprof.analysis.reader.events import ABSENT, ARGUMENT_FIELDS, NO_ARGS, SIZED_OPERATORS, NeededArgs
 from molprof.analysis.reader.text import exact_float, plain_text
 
 
-class OperatorArgs(msgspec.Struct, rename=ARGUMENT_FIELDS, omit_defaults=True, gc=False):
-    """What an operator was called with, as text."""
+class SizeArgs(msgspec.Struct, rename=ARGUMENT_FIELDS, omit_defaults=True, gc=False):
+    """What SQL reads of an operator's args, as text."""
 
     input_dims: msgspec.Raw = ABSENT
+
+
+class OperatorArgs(SizeArgs, rename=ARGUMENT_FIELDS, omit_defaults=True, gc=False):
+    """What an operator was called with, as text."""
+
     input_strides: msgspec.Raw = ABSENT
     input_type: msgspec.Raw = ABSENT
     concrete_inputs: msgspec.Raw = ABSENT
@@ -40,28 +38,26 @@ NOTHING: Taken = np.empty(0, dtype=np.int32), b""
 _LEVEL = 1
 _decode = msgspec.json.Decoder(OperatorArgs | None).decode
 _encode = msgspec.json.Encoder().encode
-_encode_lines = msgspec.json.Encoder().encode_lines
 
 
-def take_arguments(args: list[Any], names: Sequence[str | None]) -> Taken:
-    """Return the arguments among args of events, which become what SQL reads of them, as text. names: of the events."""
-    rows = [row for row, value in enumerate(args) if value.__class__ is OperatorArgs]
+def take_arguments(args: list[Any], names: Sequence[str | None], kind: type[SizeArgs]) -> Taken:
+    """Return the arguments among args of events, which become what SQL reads of them, as text.
+
+    names: of the events. kind: of the args of operators; nothing is returned of SizeArgs.
+    """
+    rows = [row for row, value in enumerate(args) if value.__class__ is kind]
     operators = [args[row] for row in rows]
-    for row in rows:
-        args[row] = NO_ARGS
-    if not rows or _encode_lines(operators) == b"{}\n" * len(rows):
-        return NOTHING
     for row, value in zip(rows, operators, strict=True):
-        if value.input_dims and names[row] in SIZED_OPERATORS:
-            args[row] = _encode(OperatorArgs(value.input_dims)).replace(b"\n", b" ")
-    return _packed(rows, operators)
+        is_read = names[row] in SIZED_OPERATORS and value.input_dims
+        args[row] = _encode(SizeArgs(value.input_dims)).replace(b"\n", b" ") if is_read else NO_ARGS
+    return _packed(rows, operators) if kind is OperatorArgs else NOTHING
 
 
 def arguments_in(events: Sequence[Any]) -> Taken:
     """Return the arguments of operators among events that are decoded whole or in brief."""
     rows, found = [], []
     for row, event in enumerate(events):
-        if event.ph == "X" and fed_category(event.cat, "X", event.name) == OPERATOR_CATEGORY:
+        if event.cat in OPERATORS:
             args = event.args
             if isinstance(args, msgspec.Raw):
                 with suppress(msgspec.ValidationError):  # no object
@@ -70,16 +66,14 @@ def arguments_in(events: Sequence[Any]) -> Taken:
                 args = NeededArgs(**{field: getattr(args, field) for field in ARGUMENT_FIELDS})
             rows.append(row)
             found.append(args if isinstance(args, NeededArgs | OperatorArgs) else OperatorArgs())
-    return _packed(rows, found) if rows else NOTHING
+    return _packed(rows, found)
 
 
 def _packed(rows: list[int], found: list[Any]) -> Taken:
-    texts = [_encode(args) for args in found]
-    some = [place for place, text in enumerate(texts) if text != NO_ARGS]
-    if not some:
+    text = _encode(found)
+    if len(text) <= len(found) * len(b"{},") + 1 or not found:  # all are empty
         return NOTHING
-    text = b"[%b]" % b",".join([texts[place] for place in some])
-    return np.array(rows, dtype=np.int32)[some], isal_zlib.compress(text, _LEVEL)
+    return np.array(rows, dtype=np.int32), isal_zlib.compress(text, _LEVEL)
 
 
 def arguments_by_slice(

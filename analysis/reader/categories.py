@@ -22,6 +22,8 @@ _READ_AS = {
     "mlu_notifier": "cuda_event",
     "mtia_ccp_events": "kernel",  # but for those below
 }
+# Categories of operators.
+OPERATORS = frozenset({"cpu_op", *(name for name, category in _READ_AS.items() if category == "cpu_op")})
 # Events whose name tells more: copies and waits of MTIA, its submission queue; steps before there were annotations.
 _NAMED: dict[tuple[str, str | None], str] = {
     ("mtia_ccp_events", "dma_request"): "gpu_memcpy",

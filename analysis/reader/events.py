@@ -9,6 +9,7 @@ import msgspec
 
 from molprof.analysis.facts import GPU_CALLS, GPU_WORK
 from molprof.analysis.facts.recording import is_own_mark, stops_profiler
+from molprof.analysis.reader.categories import OPERATORS
 from molprof.analysis.reader.text import MOST_CHARACTERS, bounded, exact_float, plain_lines
 from molprof.queries import marks_phase
 
@@ -46,7 +47,7 @@ _NEEDED_NAMES = frozenset(NEEDED_ARGS)
 WHOLE_CATEGORIES = ("molprof.sequence", "molprof.token")
 OPERATOR_CATEGORY = "cpu_op"
 # Categories whose args no module reads, but for those of SIZED_OPERATORS; most events have one of them.
-ARGLESS_CATEGORIES = frozenset({OPERATOR_CATEGORY, STACK_CATEGORY})
+ARGLESS_CATEGORIES = OPERATORS | {STACK_CATEGORY}
 _ARGLESS_PHASES = frozenset("XiIR")
 # As the phase of a counter stands in the text, or elsewhere by chance.
 _COUNTER = b'"C"'
@@ -116,6 +117,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
     stacks: bool = True  # Python stacks; those that mark phases or the end of the recording are always wanted
     all_args: bool = True  # all args, flow events and memory events, not only what a report needs
+    arguments: bool = True  # keep what operators were called with
     most_stacks: int | None = None  # with more Python stacks than so many, none are needed
 
     def chosen(self, events: list[Event]) -> list[Event]:
@@ -152,7 +154,7 @@ def needed_of(category: str | None) -> Collection[str] | None:
 
     None for all.
     """
-    if category == OPERATOR_CATEGORY:
+    if category in OPERATORS:
         return ARGUMENTS
     return None if category in WHOLE_CATEGORIES else () if category in ARGLESS_CATEGORIES else _NEEDED_NAMES
 
@@ -171,7 +173,7 @@ def drop_args(events: Iterable[Any]) -> None:
     """Take the args of operators and Python functions away, but for those that SQL reads."""
     for event in events:
         if event.cat in ARGLESS_CATEGORIES and event.ph in _ARGLESS_PHASES:
-            is_sized = event.cat == OPERATOR_CATEGORY and event.name in SIZED_OPERATORS
+            is_sized = event.cat in OPERATORS and event.name in SIZED_OPERATORS
             event.args = _sizes(event.args) if is_sized else msgspec.UNSET
 
 

@@ -69,11 +69,8 @@ def feed_events(
     targets = find_places(survey)
     with ThreadPoolExecutor(1) as second:
         fed: Future[FedSlices] | None = None
-        is_compact = copied is None and fits(survey, targets)
-        # JSON is fed in the order of the file, and slices of one moment are numbered in that of what is fed.
-        order = survey.order if is_compact else np.argsort(survey.starts_ns, kind="stable")
-        engine.arguments = survey.arguments_by_slice(order)
-        if is_compact:
+        engine.arguments = survey.arguments_by_slice()
+        if copied is None and fits(survey, targets):
             chunks = compact_chunks(survey, targets, numbers)
             fed = second.submit(_fed_slices, survey, targets)
         else:

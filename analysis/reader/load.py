@@ -58,12 +58,12 @@ def load_trace(
     """Feed a trace (Chrome JSON or Perfetto's own, plain, gzip or zstd, by content) to an engine that holds none.
 
     path: `-` for standard input. engine: an engine, or what makes one, given whether it must hold more than 4 GiB.
-    reading: if None, with Python stacks. how: its fields that differ. all_args: keep all args, flow events and memory
-    events, not only `events.NEEDED_ARGS`, which the SQL modules read; much slower. check: prove that nothing was lost;
-    else the caller does, by `checked`. beside: gets the Python stacks that the engine does not get, unless they take
-    too long to decode (`MOST_STACK_EVENTS`), or all args are wanted. Without stacks the engine gets no correlation
-    numbers then, if `engine.fed` has them. copied: called with each piece of what the engine gets, as `json_chunks`
-    makes them.
+    reading: if None, with Python stacks; with them, `engine.arguments` gets what operators were called with. how: its
+    fields that differ. all_args: keep all args, flow events and memory events, not only `events.NEEDED_ARGS`, which the
+    SQL modules read; much slower. check: prove that nothing was lost; else the caller does, by `checked`. beside: gets
+    the Python stacks that the engine does not get, unless they take too long to decode (`MOST_STACK_EVENTS`), or all
+    args are wanted. Without stacks the engine gets no correlation numbers then, if `engine.fed` has them. copied:
+    called with each piece of what the engine gets, as `json_chunks` makes them.
 
     The file is read once, in blocks. All times and tracks must be known before the first event is placed, so events
     wait in short form: about 40 bytes per event, besides what the engine holds.
@@ -73,7 +73,9 @@ def load_trace(
     reading = replace(reading or Reading(stacks=True), **how)
     with open_source(Path(path), None if all_args else needed_of) as source:
         is_aside = beside is not None and not reading.stacks and not all_args and source.text_bytes <= MOST_TEXT_BYTES
-        wanted = Wanted(reading.stacks or is_aside, all_args, MOST_STACK_EVENTS if is_aside else None)
+        # What reads arguments of operators reads stacks too.
+        arguments = reading.stacks or all_args
+        wanted = Wanted(reading.stacks or is_aside, all_args, arguments, MOST_STACK_EVENTS if is_aside else None)
         most = _LEAST_EVENT_BYTES[all_args] if callable(engine) else 0
         document, surveyed = survey_source(source, wanted, reading.partial, reading.processes, most)
     name = source.name
@@ -93,6 +95,8 @@ def load_trace(
     state = condition(surveyed)
     # Of what a report reads, only facts know the numbers: frames, which show them, have stacks.
     targets = feed_events(engine, surveyed, copied, numbers=beside is None or reading.stacks)
+    if not arguments:
+        engine.arguments = None
     if beside is not None and surveyed.stack_names:
         beside.append(_stacks(surveyed, targets))
     info = TraceInfo(

@@ -20,20 +20,18 @@ import msgspec
 import numpy as np
 from isal import isal_zlib
 from msgspec import field
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from molprof.analysis.facts.gpu_slices import NO_NUMBER
-from molprof.analysis.reader.arguments import NOTHING, OperatorArgs, Taken, arguments_in, take_arguments
-from molprof.analysis.reader.categories import fed_category, is_renamed
+from molprof.analysis.reader.arguments import NOTHING, OperatorArgs, SizeArgs, Taken, arguments_in, take_arguments
+from molprof.analysis.reader.categories import OPERATORS, fed_category, is_renamed
 from molprof.analysis.reader.events import (
     ABSENT,
-    ARGLESS_CATEGORIES,
     FED_PHASES,
     FLOW_PHASES,
     MEMORY_NAME,
     MORE_FIELDS,
     NO_ARGS,
-    OPERATOR_CATEGORY,
     STACK_CATEGORY,
     WHOLE_CATEGORIES,
     Event,
@@ -77,8 +75,10 @@ _KEPT: list[Any] = [
     ("dur", float, 0.0),
     ("s", str | None, None),
 ]
-_KEPT_WITH_ARGS = [*_KEPT, ("args", NeededArgs, msgspec.field(default_factory=lambda: NO_ARGS))]
-_KEPT_OF_OPERATORS = [*_KEPT, ("args", OperatorArgs, msgspec.field(default_factory=lambda: NO_ARGS))]
+_KEPT_WITH = {
+    kind: [*_KEPT, ("args", kind, msgspec.field(default_factory=lambda: NO_ARGS))]
+    for kind in (NeededArgs, OperatorArgs, SizeArgs)
+}
 # What decoding raises for text that is not JSON or is nested too deeply.
 WRONG_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # Correlation numbers; in `Part.correlations` any other value is NO_NUMBER, and stays among the other args.
@@ -106,8 +106,9 @@ class QuickDecoder:
     is no result; then the caller decodes the events otherwise and passes them to `learn`.
     """
 
-    def __init__(self, stacks: bool) -> None:
-        self._stacks = stacks
+    def __init__(self, wanted: Wanted) -> None:
+        self._stacks = wanted.stacks
+        self.operator_args = OperatorArgs if wanted.arguments else SizeArgs
         self._marks = False  # one that marks a phase was found: Python stacks are decoded whole
         self.categories: list[str] = []  # those that are kept
         self._types: dict[str, Any] = {}  # by category
@@ -184,9 +185,8 @@ class QuickDecoder:
             elif category == FACT_CATEGORY:
                 fields, code = _FACT, _FACTS
             else:
-                fields, code = _KEPT if category in ARGLESS_CATEGORIES else _KEPT_WITH_ARGS, len(self.categories)
-                if fed_category(category, "X", None) == OPERATOR_CATEGORY:
-                    fields = _KEPT_OF_OPERATORS
+                kind = self.operator_args if category in OPERATORS else NeededArgs
+                fields, code = _KEPT if category == STACK_CATEGORY else _KEPT_WITH[kind], len(self.categories)
                 self.categories.append(category)
             self._types[category] = kind = _type(category, fields)
             self._codes[kind] = code
@@ -262,7 +262,7 @@ class PartReader:
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
-        self._quick = QuickDecoder(wanted.stacks)
+        self._quick = QuickDecoder(wanted)
         self.kinds = numbered()
 
     def read(self, text: bytes | memoryview) -> TracePart:
@@ -285,8 +285,8 @@ class PartReader:
 
     def leave_out_stacks(self) -> None:
         """Leave out Python stacks from the next part on."""
-        self._wanted = Wanted(stacks=False, all_args=self._wanted.all_args)
-        self._quick = QuickDecoder(stacks=False)
+        self._wanted = replace(self._wanted, stacks=False)
+        self._quick = QuickDecoder(self._wanted)
 
     def _numbered(self, kinds: Iterable[Any], count: int) -> np.ndarray:
         return np.fromiter(map(self.kinds.__getitem__, kinds), dtype=np.int32, count=count)
@@ -317,7 +317,7 @@ class PartReader:
             durations[[phase != "X" for phase in phases]] = 0
         correlations = np.full(len(phases), NO_NUMBER, dtype=np.int64)
         texts = list(args[0]) if args else [NO_ARGS] * len(phases)
-        part.arguments = take_arguments(texts, names)
+        part.arguments = take_arguments(texts, names, self._quick.operator_args)
         if having := [position for position, value in enumerate(texts) if value.__class__ is not bytes]:
             needed = [texts[position] for position in having]
             correlations[having] = _take_correlations(needed)
@@ -362,7 +362,7 @@ class PartReader:
             raise
         part.kinds = self.kinds
         try:
-            part.arguments = arguments_in(chosen)
+            part.arguments = arguments_in(chosen) if self._wanted.arguments else NOTHING
             if self._wanted.all_args:
                 renamed = {event.cat for event in chosen if is_renamed(event.cat)}
                 kinds = (

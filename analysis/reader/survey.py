@@ -97,14 +97,14 @@ class SurveyedTrace(Struct):
         while self.drafts:
             yield isal_zlib.decompress(self.drafts.pop())
 
-    def arguments_by_slice(self, order: np.ndarray) -> Arguments | None:
-        """Return the arguments of operators by slice, where there are any. order: of the slices, positions here."""
+    def arguments_by_slice(self) -> Arguments:
+        """Return the arguments of operators by slice: the engine numbers slices of equal start by length too."""
         if not self.arguments:
-            return None
-        order = order[self.has_label(label.category == OPERATOR_CATEGORY for label in self.labels)[order]]
+            return Arguments()
+        is_operator = self.has_label(label.category == OPERATOR_CATEGORY for label in self.labels)
+        order = self.order[is_operator[self.order]]
         starts = self.starts_ns[order]
-        ends = starts + self.durations_ns[order]
-        return arguments_by_slice(self.argument_of[order], self.arguments, starts, ends)
+        return arguments_by_slice(self.argument_of[order], self.arguments, starts, starts + self.durations_ns[order])
 
     def has_label(self, wanted: Iterable[bool]) -> np.ndarray:
         """Return True for events with a wanted label: array of bool. wanted: one value per label."""

@@ -101,7 +101,7 @@ def read_roofline(
     """Return the roofline of the device with most work. given: peaks in place of those known (`peaks_of`).
 
     captured: by a piece of a graph's work, the operators that made it when the graph was captured.
-    The trace must be loaded with Python stacks and all arguments. Raises TraceError where no GPU work is recorded.
+    The trace must be loaded with Python stacks. Raises TraceError where no GPU work is recorded.
     """
     work = read_frame(engine, "work")
     if not len(work):

@@ -54,7 +54,7 @@ class ScriptCall:
 def read_called(engine: TraceProcessor, info: TraceInfo) -> tuple[ScriptCall, ...]:
     """Return the operators that start GPU work, or all where there is none; the longest own time first.
 
-    The trace must be loaded with Python stacks and all arguments. Raises TraceError where no shapes are recorded.
+    The trace must be loaded with Python stacks. Raises TraceError where no shapes are recorded.
     """
     work = read_frame(engine, "work", "operator_id dur")
     operators = read_frame(engine, "operators", "id name dur own_ns")

@@ -60,7 +60,7 @@ class TraceProcessor:
         # Called with each query before it is asked; what it provides queries from.
         self.before_query: Callable[[str], None] | None = None
         self.facts: Any = None
-        self.arguments: Any = None  # of operators, where the file has them (facts/arguments.py)
+        self.arguments: Any = None  # of operators (facts/arguments.py); None: not read
         self.fed: Any = None  # a future of the slices in it, where the reader knows them (facts/slices.py)
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:

@@ -118,7 +118,9 @@ def prepare(
     surveys: list[SurveyedTrace] = []
     for trace in traces:
         with open_source(trace.path) as source:
-            surveys.append(survey_source(source, Wanted(stacks=trace.reading.stacks), trace.reading.partial)[1])
+            surveys.append(
+                survey_source(source, Wanted(stacks=trace.reading.stacks, arguments=False), trace.reading.partial)[1]
+            )
     labels = [label for label, _ in clocks] if clocks else _labels(paths) if len(paths) > 1 else [""]
     # Each reading counts from the earliest event that it keeps.
     offsets = [trace.info.origin_ns - survey.origin_ns for trace, survey in zip(traces, surveys, strict=True)]
