@@ -1,5 +1,7 @@
 """Trimming: writes a smaller trace. One pass reads columns and makes a mask of kept events, a second copies them.
 
+Of most blocks of events all are kept, or none: their text is written or left as it is, and only others are decoded.
+
 Each event belongs to the time at which it starts, GPU work to that of its call. Events are written as they were read.
 """
 
@@ -18,6 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 import numpy as np
+from isal import isal_zlib
 from msgspec import to_builtins
 
 from molprof.analysis.facts import GPU_WORK
@@ -42,6 +45,7 @@ ANNOTATION = "user_annotation"
 # Phases of events that start and end at a moment of their own.
 _TIMED = frozenset("XiIRC")
 _MAX_NUMBER = 2**63  # of an int64
+_NO_BLOCK = 0, -1
 Array = np.ndarray
 Kind = tuple[str | None, str | int | None, str | None]  # phase, category, name
 
@@ -237,6 +241,7 @@ class _Columns:
     ends_ns: Array
     # What a call and the GPU work that it started have in common, or the ends of a flow; below 0: no whole number.
     numbers: Array  # int64
+    blocks: list[tuple[int, int]]  # of each block of the text its events, and a checksum
 
     def __post_init__(self) -> None:
         timed = self.starts_ns[self.are(lambda kind: kind[0] != "M" and kind[1] != FACT_CATEGORY)]
@@ -251,7 +256,8 @@ class _Columns:
 def _read(path: Path) -> tuple[_Columns, dict[str, Any]]:
     """Return the columns of a trace, and its other top-level keys. Raises TraceError."""
     kinds, ids = numbered(), numbered()
-    blocks: list[tuple[Array, ...]] = [tuple(np.empty(0, kind) for kind in (np.int32, *[np.int64] * 3))]
+    columns: list[tuple[Array, ...]] = [tuple(np.empty(0, kind) for kind in (np.int32, *[np.int64] * 3))]
+    blocks: list[tuple[int, int]] = []
     annotations: list[bytes] = []
 
     def number(event: _TrimmedEvent) -> int:
@@ -273,11 +279,12 @@ def _read(path: Path) -> tuple[_Columns, dict[str, Any]]:
             annotations.extend(map(bytes, compress(_decode_texts(text), marks)))
         count = len(events)
         kind_of = np.fromiter(map(kinds.__getitem__, event_kinds), np.int32, count)
-        blocks.append((kind_of, starts, starts + durations, np.fromiter(map(number, events), np.int64, count)))
+        columns.append((kind_of, starts, starts + durations, np.fromiter(map(number, events), np.int64, count)))
+        blocks.append((count, isal_zlib.crc32(text)))
         return TracePart(events=count)
 
     keys = pass_over(path, read)
-    return _Columns(list(kinds), annotations, *map(np.concatenate, zip(*blocks, strict=True))), keys
+    return _Columns(list(kinds), annotations, *map(np.concatenate, zip(*columns, strict=True)), blocks), keys
 
 
 def pass_over(path: Path, read: Callable[[bytes], TracePart]) -> dict[str, Any]:
@@ -340,10 +347,8 @@ def _kept(
     _, flow_of = np.unique(name_of * len(ids) + ids, return_inverse=True)
     by_ends[is_flow] = np.bincount(flow_of, ~by_ends[is_flow])[flow_of] == 0
     rules = (
-        (
-            columns.are(lambda kind: kind[1] == FACT_CATEGORY),
-            False,
-        ),  # what `molprof export` added is of the whole trace
+        # What `molprof export` added is of the whole trace.
+        (columns.are(lambda kind: kind[1] == FACT_CATEGORY), False),
         (is_flow, by_ends),
         (columns.are(lambda kind: kind[0] not in _TIMED or kind[1] == "molprof.sequence"), True),
         (columns.are(_is_own), in_time),
@@ -365,23 +370,36 @@ def _write(out: BinaryIO, path: Path, columns: _Columns, kept: Array, span_ns: t
     """Write the text of kept events, in an array that ends the text. Raises TraceError."""
     sequences = columns.are(lambda kind: kind[0] in _TIMED and kind[1] == "molprof.sequence")
     begins, ends = (np.clip(times, *span_ns) for times in (columns.starts_ns, columns.ends_ns))
-    at, before = 0, b'{"traceEvents": [\n'
+    at, before, blocks = 0, b'{"traceEvents": [\n', iter(columns.blocks)
+    changed = TraceError(f"{path} was changed while it was read", hint="trim it again")
+    count, checksum = next(blocks, _NO_BLOCK)
+
+    def write(text: bytes) -> None:
+        nonlocal before
+        if text:
+            out.write(before + text)
+            before = b",\n"
 
     def read(text: bytes) -> TracePart:
-        nonlocal at, before
-        texts: list[Any] = _decode_texts(text)
-        block = slice(at, at + len(texts))
-        for index in np.flatnonzero(sequences[block]).tolist():
-            texts[index] = _shortened(texts[index], int(begins[at + index]), int(ends[at + index]))
-        if some := list(compress(texts, kept[block].tolist())):
-            out.write(before + b",\n".join(some))
-            before = b",\n"
-        at += len(texts)
-        return TracePart(events=len(texts))
+        nonlocal at, count, checksum
+        if isal_zlib.crc32(text) != checksum:
+            _decode_texts(text)  # raises where the reader guessed wrongly where an event ends, as in the first pass
+            raise changed
+        block = slice(at, at + count)
+        if kept[block].all() and not sequences[block].any():
+            write(text[1:-1])
+        elif kept[block].any():
+            texts: list[Any] = _decode_texts(text)
+            for index in np.flatnonzero(sequences[block]).tolist():
+                texts[index] = _shortened(texts[index], int(begins[at + index]), int(ends[at + index]))
+            write(b",\n".join(compress(texts, kept[block].tolist())))
+        part = TracePart(events=count)
+        at, (count, checksum) = at + count, next(blocks, _NO_BLOCK)
+        return part
 
     pass_over(path, read)
     if at != len(kept):
-        raise TraceError(f"{path} was changed while it was read", hint="trim it again")
+        raise changed
     out.write(b"\n]")
 
 
