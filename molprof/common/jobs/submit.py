@@ -26,7 +26,7 @@ from molprof.common.jobs.job import Attempt, Job, Task, TaskRecord, new_job_fold
 from molprof.common.jobs.resources import SlurmSettings
 from molprof.common.jobs.scheduler import SchedulerError, cancel, check_reachable, job_fields
 from molprof.common.jobs.status import UNFINISHED, JobStatus, TaskStatus, watch
-from molprof.common.process import OK, TIMED_OUT, Ending, run_line
+from molprof.common.process import OK, TIMED_OUT, Ending, interrupts_held, run_line
 from molprof.common.process.workers import WorkerError, answer
 from molprof.common.values import now
 
@@ -91,11 +91,12 @@ class SlurmExecutor(JobExecutor):
         try:
             tasks = [_task(folder, number, function, item) for number, (_, function, item) in enumerate(waiting)]
             job = Job(folder, cwd=str(Path.cwd()), created=now(), tasks=tuple(tasks), **self._about)
-            sent = _SentJob(_attempt(job, tuple(range(len(tasks)))))
+            with interrupts_held():  # or Slurm would have a job of which nothing is known
+                sent = _SentJob(_attempt(job, tuple(range(len(tasks)))))
+                self._sent.append(sent)
         except SchedulerError:
             shutil.rmtree(folder)
             raise
-        self._sent.append(sent)
         for number, (future, *_) in enumerate(waiting):
             future.sent, future.number = sent, number
         return sent.job
