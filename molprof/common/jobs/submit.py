@@ -24,8 +24,8 @@ from molprof.common.files import replacing
 from molprof.common.jobs import JobExecutor
 from molprof.common.jobs.job import Attempt, Job, Task, TaskRecord, new_job_folder, read_job, write_json
 from molprof.common.jobs.resources import SlurmSettings
-from molprof.common.jobs.scheduler import SchedulerError, cancel, check_reachable, job_fields
-from molprof.common.jobs.status import UNFINISHED, JobStatus, TaskStatus, watch
+from molprof.common.jobs.scheduler import SchedulerError, check_reachable, job_fields
+from molprof.common.jobs.status import UNFINISHED, JobStatus, TaskStatus, cancel_unfinished, job_status, watch
 from molprof.common.process import OK, TIMED_OUT, Ending, interrupts_held, run_line
 from molprof.common.process.workers import WorkerError, answer
 from molprof.common.values import now
@@ -107,7 +107,7 @@ class SlurmExecutor(JobExecutor):
             self._waiting.clear()
             with contextlib.suppress(SchedulerError):
                 for sent in self._sent:
-                    sent.cancel()
+                    cancel_unfinished(job_status(sent.job))
 
     def __exit__(self, kind: type[BaseException] | None, *problem: object) -> None:
         """Cancel tasks whose results nobody waits for after an error."""
@@ -127,12 +127,6 @@ class _SentJob:
         while self._status is None or self._status.tasks[number].state in UNFINISHED:
             self._status = next(self._statuses)
         return self._status.tasks[number]
-
-    def cancel(self) -> None:
-        """Cancel all tasks that have not ended."""
-        tasks = () if self._status is None else self._status.tasks
-        if not tasks or any(task.state in UNFINISHED for task in tasks):
-            cancel([str(self.job.attempts[-1].slurm_id)])
 
 
 class SlurmFuture(Future[T]):
