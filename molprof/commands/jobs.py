@@ -109,15 +109,12 @@ def cancel_command(job: Job) -> None:
     Examples:
       molprof jobs cancel capture-3
     """
-    from molprof.common.jobs.scheduler import cancel
-    from molprof.common.jobs.status import UNFINISHED
+    from molprof.common.jobs.status import cancel_unfinished
 
     status = _status(job)
-    unfinished = [task.slurm_id for task in status.tasks if task.state in UNFINISHED and task.slurm_id]
-    if not unfinished:
+    if not (count := cancel_unfinished(status)):
         raise UsageError(f"no task of {job.id} waits or runs: {status.summary}")
-    cancel(unfinished)
-    note(f"cancelled {len(unfinished)} of {len(status.tasks)} tasks of {job.id}")
+    note(f"cancelled {count} of {len(status.tasks)} tasks of {job.id}")
 
 
 @_of_job("collect")

@@ -12,7 +12,7 @@ from typing import Any
 from molprof.common.document import Document, Section, named, objects, table_of
 from molprof.common.errors import TraceError
 from molprof.common.jobs.job import Job, TaskRecord, all_jobs, read_json
-from molprof.common.jobs.scheduler import SchedulerError, Sighting, sightings
+from molprof.common.jobs.scheduler import SchedulerError, Sighting, cancel, sightings
 from molprof.common.process import FAILED, NO_MEMORY, NOT_MEASURED, OK, TIMED_OUT
 from molprof.common.typed_json import read_typed
 
@@ -99,6 +99,14 @@ def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
     except SchedulerError as error:
         problem = str(error)
     return [_status(job, now, problem) for job in jobs]
+
+
+def cancel_unfinished(status: JobStatus) -> int:
+    """Cancel the tasks of a job that wait or run; return how many."""
+    ids = [task.slurm_id for task in status.tasks if task.state in UNFINISHED and task.slurm_id]
+    if ids:
+        cancel(ids)
+    return len(ids)
 
 
 def unfinished(jobs: Path, outputs: Collection[str | None]) -> dict[str, str]:

@@ -24,9 +24,9 @@ from molprof.common.files import replacing
 from molprof.common.jobs import JobExecutor
 from molprof.common.jobs.job import Attempt, Job, Task, TaskRecord, new_job_folder, read_job, write_json
 from molprof.common.jobs.resources import SlurmSettings
-from molprof.common.jobs.scheduler import SchedulerError, cancel, check_reachable, job_fields
-from molprof.common.jobs.status import UNFINISHED, JobStatus, TaskStatus, watch
-from molprof.common.process import OK, TIMED_OUT, Ending, run_line
+from molprof.common.jobs.scheduler import SchedulerError, check_reachable, job_fields
+from molprof.common.jobs.status import UNFINISHED, JobStatus, TaskStatus, cancel_unfinished, job_status, watch
+from molprof.common.process import OK, TIMED_OUT, Ending, interrupts_held, run_line
 from molprof.common.process.workers import WorkerError, answer
 from molprof.common.values import now
 
@@ -91,11 +91,12 @@ class SlurmExecutor(JobExecutor):
         try:
             tasks = [_task(folder, number, function, item) for number, (_, function, item) in enumerate(waiting)]
             job = Job(folder, cwd=str(Path.cwd()), created=now(), tasks=tuple(tasks), **self._about)
-            sent = _SentJob(_attempt(job, tuple(range(len(tasks)))))
+            with interrupts_held():  # or Slurm would have a job of which nothing is known
+                sent = _SentJob(_attempt(job, tuple(range(len(tasks)))))
+                self._sent.append(sent)
         except SchedulerError:
             shutil.rmtree(folder)
             raise
-        self._sent.append(sent)
         for number, (future, *_) in enumerate(waiting):
             future.sent, future.number = sent, number
         return sent.job
@@ -106,7 +107,7 @@ class SlurmExecutor(JobExecutor):
             self._waiting.clear()
             with contextlib.suppress(SchedulerError):
                 for sent in self._sent:
-                    sent.cancel()
+                    cancel_unfinished(job_status(sent.job))
 
     def __exit__(self, kind: type[BaseException] | None, *problem: object) -> None:
         """Cancel tasks whose results nobody waits for after an error."""
@@ -126,12 +127,6 @@ class _SentJob:
         while self._status is None or self._status.tasks[number].state in UNFINISHED:
             self._status = next(self._statuses)
         return self._status.tasks[number]
-
-    def cancel(self) -> None:
-        """Cancel all tasks that have not ended."""
-        tasks = () if self._status is None else self._status.tasks
-        if not tasks or any(task.state in UNFINISHED for task in tasks):
-            cancel([str(self.job.attempts[-1].slurm_id)])
 
 
 class SlurmFuture(Future[T]):
