@@ -84,7 +84,7 @@ TOOL = {"type": "function", "function": {"name": "a", "parameters": {"type": "ob
     [
         ({"response_format": tag(JSON)}, ("", "structural_tag", tag(JSON))),
         ({"structured_outputs": {"structural_tag": json.dumps(CALLS)}}, ("", "structural_tag", CALLS)),
-        ({"structured_outputs": {"choice": ["a.b", "c, d"]}}, ("", "regex", r"a\.b|c,\ d")),
+        ({"structured_outputs": {"choice": ["a.b", "c, d"]}}, ("", "regex", r"a\.b|c, d")),
         ({"ebnf": "root ::= 'a'"}, ("", "grammar", "root ::= 'a'")),
         ({"vllm_xargs": {"table_regex": "a+", "other": 1}}, ("table", "regex", "a+")),
         ({"tools": [TOOL], "tool_choice": {"function": {"name": "a"}}}, ("", "schema", TOOL["function"]["parameters"])),
