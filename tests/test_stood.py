@@ -60,7 +60,7 @@ def test_the_parts_of_a_structural_tag(form: dict[str, Any], parts: list[str]) -
 
 def test_masks_come_before_the_text() -> None:
     assert token_letters(list(b"abc"), [1, 256, 2], 256, BYTES) == "ofi"
-    assert token_letters(list(b"<f=a>"), [256, 1, 2, 2, 2], 256, BYTES, format_of(json.dumps(CALLS))) == "fottt"
+    assert token_letters(list(b"<f=a>"), [256, 1, 2, 2, 2], 256, BYTES, format_of(json.dumps(CALLS))) == "tottt"
     with pytest.raises(ValueError, match="no structural tag"):
         format_of('{"structures": 1}')
 
