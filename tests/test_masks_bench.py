@@ -18,6 +18,7 @@ from molprof.common.typed_json import read_typed
 from molprof.profiler.bench.cases import MasksCase, to_json
 from molprof.profiler.bench.masks import measure_each, measure_masks
 from molprof.profiler.bench.schemas import find_schemas, parts, read_schemas
+from molprof.profiler.bench.tools import find_tools, tool_sets
 
 PERSON = {
     "type": "object",
@@ -237,3 +238,51 @@ def test_cases_of_masks_are_listed(tmp_path: Path, folder: Path) -> None:
     shared = called(["bench", "masks", str(folder), "--schemas", "1", "--share", "1/2", "--dry-run"], tmp_path)[1]
     assert [shared.count(f"llama schemas {number} to") for number in (1, 2, 3)] == [5, 0, 5]
     assert "pip install outlines-core" in words or "llguidance against outlines-core llama schemas 3 to 3" in words
+
+
+# Sets of tools
+
+
+def tools_measured(tmp_path: Path, words: str, engine: str, tools: str = "", count: int = 6) -> MaskFigures:
+    pytest.importorskip("xgrammar" if engine == "table" else engine)
+    case = MasksCase(engine, words, None, 0, count, "", tools=tools)
+    assert to_json(case)["tools"] == tools
+    measure_masks(to_json(case), 0, str(tmp_path / "kept"))
+    head, *lines = map(json.loads, (tmp_path / "kept").read_text().splitlines())
+    return read_typed({"schemas": lines, "version": head["version"]}, MaskFigures, "figures", "")
+
+
+@pytest.mark.parametrize("engine", ["xgrammar", "llguidance"])
+def test_sets_of_tools_as_tags_and_as_required_calls(tmp_path: Path, words: str, engine: str) -> None:
+    found = tools_measured(tmp_path, words, engine, count=2).schemas
+    assert [(item.name, item.status, item.tools) for item in found] == [
+        ("1 tools as tags", "ok", 1), ("1 tools required", "ok", 1),
+    ]  # fmt: skip
+    for item in found:
+        assert all(one.accepted and one.valid for one in item.instances), item.name
+        states = {name for one in item.instances for name, _ in one.states}
+        assert (states >= {"no tag open", "tag", "in a tag"}) == item.name.endswith("tags")
+        assert (item.second_alone_ns is not None) == (item.again_ns is not None) == (engine == "xgrammar")
+    assert {name for name, _ in found[0].instances[-1].states} == {"no tag open"}
+
+
+def test_engines_without_structural_tags_are_named(tmp_path: Path, words: str) -> None:
+    tags, required = tools_measured(tmp_path, words, "table", count=2).schemas
+    assert (tags.status, required.status) == ("refused", "ok")
+    assert "it is a structural tag" in (tags.message or "")
+
+
+def test_a_set_of_tools_in_a_file(tmp_path: Path, words: str) -> None:
+    parameters = {"type": "object", "$defs": {"n": {"type": "integer"}}, "properties": {"a": {"$ref": "#/$defs/n"}}}
+    tool = {"type": "function", "function": {"name": "add", "parameters": parameters}}
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps({"tools": [tool]}))
+    tags, required = tool_sets(str(path))
+    assert tags.instances[0].text.endswith('<function=add>{"a": 7}</function> That is all for today.')
+    assert required.instances[0].data == [{"name": "add", "parameters": {"a": 7}}]
+    assert find_tools(str(path)).names == ("1 tools as tags", "1 tools required")
+    assert [len(item.tools) for item in tool_sets("")] == [1, 1, 8, 8, 64, 64]
+    for text, problem in (("{", "is no JSON"), ("[]", "has no tools"), ("[{}]", "a tool without a function")):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=problem):
+            find_tools(str(path))

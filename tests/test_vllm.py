@@ -235,9 +235,14 @@ def test_forced_tokens_are_found_by_replaying_the_masks(all_traces: dict[str, di
     assert len(text["forced"]) == len(text["token_ids"])
     assert text["forced"].endswith("1")  # the end token
     assert set(other["forced"]) == {"0"}
+    for item in manifest["molecules"]:
+        assert [letter == "o" for letter in item["stood"]] == [digit == "1" for digit in item["forced"]]
+    assert set(text["stood"]) == {"o", "i"}
+    assert set(other["stood"]) == {"f"}
     run = api.report(all_traces["requests"]["xgrammar"]).run
     assert run is not None
     assert run.forced.tokens == sum(item["forced"].count("1") for item in manifest["molecules"])
+    assert sum(run.forced.stood.values()) == run.generated_tokens
     assert manifest_of(all_traces["requests"]["none"])["molecules"][0]["forced"] is None
     tables, grammars = (manifest_of(all_traces["lines"][name])["molecules"] for name in ("table", "xgrammar"))
     assert [item["forced"] for item in tables] == [item["forced"] for item in grammars]

@@ -42,6 +42,7 @@ _NAMES: tuple[Name, ...] = (
     ("status", lambda item: Counter(schema.status for schema in item.schemas)),
 )  # fmt: skip
 _COST = ("device", "rows", "threads", "accept", "fill", "apply", "total", "row_ns")
+_SET = ("name", "tools", "compile_ns", "first_mask_ns", "second_alone_ns", "second_after_ns", "again_ns")
 _WRONG = (("instance", "description"), "stopped_at", "error")
 _DIFFER: tuple[Name, ...] = (
     ("prefixes", lambda item: _sum(item, "prefixes")), ("differing", lambda item: _sum(item, "differing")),
@@ -111,10 +112,12 @@ def _times(item: EngineMasks) -> dict[str, Any]:
         f"wrongly_{word}": [{"schema": schema.name, **named(one, *_WRONG)} for schema, one in item.wrong(valid)]
         for word, valid in (("refused", True), ("accepted", False))
     }
+    sets = [named(schema, *_SET) for schema in item.schemas if schema.tools]
     return {
         **dict(_each(masks)),
         "groups": [dict(zip(("by", "group", "time"), one, strict=True)) for one in grouped(masks)],
         "batches": [named(cost, *_COST) for cost in step_costs([item])],
+        **({"tools": sets} if sets else {}),
         "growth": list(growth(masks)), "slowest": slowest(masks), **wrong,
     }  # fmt: skip
 

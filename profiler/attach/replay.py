@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from molprof.common.answer_counts import STOOD
 from molprof.common.attached import Answer, AnswerMasks, Masks
 from molprof.common.errors import MolprofError, RunError
 from molprof.common.settings import TABLE
@@ -87,7 +88,7 @@ class _AnswerReplay:
 
         target, tokens = self._target, self._tokens(answer)
         if request.constrained is None:
-            return token_letters(tokens, [target.logits_width] * len(tokens), target.logits_width, target.table)
+            return STOOD["free"] * len(tokens)
         if (known := enforced(request.constrained)) is None:
             raise RunError("molprof does not know what the server keeps the answer to")
         name, constraint = known[0], Constraint(*known[1:])
@@ -95,13 +96,14 @@ class _AnswerReplay:
         problems = []
         for matcher in (name,) if name else self._names:
             try:
-                left = self._followed(matcher, constraint, tokens, answer)
+                first, left = self._followed(matcher, constraint, tokens, answer)
             except (MolprofError, ValueError) as problem:
                 problems.append(f"{matcher}: {problem}")
                 continue
             processor = self._processors[matcher]
             self.engines[f"{matcher} {processor.parameters.get('version', '')}".strip()] = None
-            return token_letters(tokens, left, target.logits_width, target.table, form)
+            letters = token_letters(tokens[first:], left, target.logits_width, target.table, form)
+            return STOOD["free"] * first + letters
         raise RunError("; ".join(problems))
 
     def _tokens(self, answer: Answer) -> list[int]:
@@ -116,8 +118,13 @@ class _AnswerReplay:
             raise RunError(f"{what} {len(tokens)} tokens, the server counts {answer.tokens}")
         return tokens
 
-    def _followed(self, name: str, constraint: Constraint, tokens: Sequence[int], answer: Answer) -> list[int]:
-        """Return how many tokens each mask left. Raises MolprofError, and ValueError of tables."""
+    def _followed(
+        self, name: str, constraint: Constraint, tokens: Sequence[int], answer: Answer
+    ) -> tuple[int, list[int]]:
+        """Return the tokens before the constraint, and how many tokens each mask left from there on.
+
+        Raises MolprofError, and ValueError of tables.
+        """
         processor = self._processor(name)
         if (name, constraint) not in self._compiled:
             self._compiled[name, constraint] = processor.compile(constraint)
@@ -131,7 +138,7 @@ class _AnswerReplay:
                     raise
                 first += 1
             else:
-                return [self._target.logits_width] * first + left
+                return first, left
 
     def _processor(self, name: str) -> Any:
         if name not in self._processors:

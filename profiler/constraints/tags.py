@@ -47,14 +47,21 @@ def token_letters(
     form: that of the structural tag which constrains the answer; None: something else does, or nothing.
     """
     pieces = [table.of(token) for token in tokens]
+    if tokens and tokens[-1] in table.special:  # an end token is no text, though it may look like a tag
+        pieces[-1] = b""
     text = b"".join(pieces)
     begins = accumulate(map(len, pieces), initial=0)
     spans = [] if form is None else _Spans(text, table.of).of(form)
-    where = b"".join(letter.encode() * (end - begin) for letter, begin, end in spans).decode() or _INSIDE
-    return "".join(
-        _FORCED if count == 1 else _FREE if count >= width else where[min(begin, len(where) - 1)]
-        for count, begin in zip(left, begins, strict=False)
-    )
+    where = "".join(letter * (end - begin) for letter, begin, end in spans)
+
+    def letter_of(count: int, begin: int) -> str:
+        if count == 1:
+            return _FORCED
+        if form is not None:
+            return where[begin] if begin < len(where) else _FREE
+        return _FREE if count >= width else _INSIDE
+
+    return "".join(letter_of(count, begin) for count, begin in zip(left, begins, strict=False))
 
 
 class _Spans:

@@ -161,7 +161,7 @@ def enforced(body: Body) -> tuple[str, Kind, str] | None:
     if (grammar := outputs.get("grammar") or body.get("guided_grammar") or body.get("ebnf")) is not None:
         return "", "grammar", str(grammar)
     if isinstance(choices := outputs.get("choice") or body.get("guided_choice"), list):
-        return "", "regex", "|".join(re.escape(str(choice)) for choice in choices)
+        return "", "regex", "|".join(re.escape(str(choice)).replace("\\ ", " ") for choice in choices)
     kind_and_text = constraint_text(body)
     return None if kind_and_text is None else ("", *kind_and_text)
 
