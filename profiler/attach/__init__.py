@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -359,7 +359,7 @@ def _estimate(
 
 
 @contextmanager
-def _unpacked(path: Path) -> Iterator[IO[bytes]]:
+def _unpacked(path: Path) -> Iterator[Any]:
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         yield file
 
