@@ -106,8 +106,8 @@ class LazyGroup(CommandGroup):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write commands and options of `molprof --help`."""
         self.format_commands(ctx, formatter)
-        with formatter.section("Options"):
-            formatter.write_dl([("-h, --help, --version", "Show help or the version, and exit.")])
+        formatter.write_paragraph()  # without a heading, all fits one screen
+        formatter.write_dl([("-h, --help, --version", "Show help or the version, and exit.")])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by task."""

@@ -26,7 +26,7 @@ _WHOLE, _PART = "generate", "_per_request"
 _PROGRAMS = ("vllm", "sglang", "transformers")
 # How an engine is asked for it.
 _STACKS = {"vllm": " (vLLM: torch_profiler_with_stack)", "sglang": " (SGLang: with_stack of /start_profile)"}
-_SCHEDULER = {"vllm": " (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0)"}
+_SCHEDULER = {"vllm": " (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0, or molprof run --processes)"}
 _ORIGIN = {True: "the program", False: "generate's arguments or config"}
 
 

@@ -384,7 +384,7 @@ def _of_engine(known: TraceFacts) -> FindingEvidence | None:
         most = None if waits is None else scope.host_part(exposed_ns + waits.masks_ns)
         gain = None if most is None else known.gain(most, "masks, and the wait before they are applied")
         title = f"The constraint (masks): filling is not recorded, the rest takes {percent_text(share)} of the time"
-        fix = "Record the process that fills masks too (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0); then compare backends."
+        fix = "Record the process that fills masks too (molprof run --processes); then compare backends."
     return FindingEvidence(
         "; ".join(clauses),
         figures,

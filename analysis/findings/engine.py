@@ -315,8 +315,9 @@ def grammar_compile_waits(known: TraceFacts) -> FindingEvidence | None:
     id="scheduler_waits",
     title="The worker waits for the scheduler",
     fix=(
-        "Record the scheduler too (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0): what it does meanwhile is in no trace."
-        " Where it fills masks, fill fewer or cheaper ones; else more sequences per step share each schedule."
+        "Record the scheduler too: molprof run --processes starts the server so (vLLM:"
+        " VLLM_ENABLE_V1_MULTIPROCESSING=0 puts both into one process). Where it fills masks, fill fewer or cheaper"
+        " ones; else more sequences per step share each schedule."
     ),
     explanation="The scheduler is another process, which fills masks, reads tokens and plans the next step.",
     query="SELECT ts, dur, tid FROM molprof_phase WHERE phase = 'scheduler_wait' ORDER BY ts",
@@ -333,9 +334,14 @@ def waits_for_scheduler(known: TraceFacts) -> FindingEvidence | None:
     if waits is None or not waits.all_ns:
         return None
     before = f", {time_text(waits.masks_ns)} of it right before masks are applied" if waits.masks_ns else ""
+    filled_ns = summed_over(phase_times(known), "time_ns", "mask_fill")
+    other = (
+        f"the other process fills masks for {time_text(filled_ns)}"
+        if filled_ns
+        else "the other process is not recorded"
+    )
     return FindingEvidence(
-        f"{counted(waits.count, 'wait')}, {time_text(waits.all_ns)} of {known.scope.recorded_text}{before}; the other "
-        "process is not recorded",
+        f"{counted(waits.count, 'wait')}, {time_text(waits.all_ns)} of {known.scope.recorded_text}{before}; {other}",
         {"waits": waits.count, "wait_ns": waits.all_ns, "before_masks_ns": waits.masks_ns},
         known.gain(known.scope.host_part(waits.all_ns), "time of waiting outside GPU work"),
         part_of=("constraint",) if waits.masks_ns else (),
@@ -347,7 +353,7 @@ def waits_for_scheduler(known: TraceFacts) -> FindingEvidence | None:
     title="The cost of masks is not recorded",
     fix=(
         "Record Python stacks (vLLM: torch_profiler_with_stack, SGLang: with_stack), also of the scheduler's process"
-        " (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0)."
+        " (molprof run --processes starts the server so)."
     ),
     explanation="The engine does not annotate the filling of masks: only its Python functions show it.",
     query="phase_times",

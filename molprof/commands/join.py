@@ -30,11 +30,11 @@ def command(trace: Path, samples: Path, starts_at: str | None, output: Path, for
     stack. They count as no event of the trace; molprof report says what share of them is in functions of masks while
     the model waits, and Perfetto shows them.
 
-    py-spy's speedscope has no moments, but counts samples: record with --idle, or write chrometrace.
+    py-spy's speedscope has no moments, but counts samples. Take its chrometrace:
+    py-spy record --idle --rate 200 --duration 10 --format chrometrace -o scheduler.json --pid 4711
 
     \b
     Examples:
-      py-spy record --idle --rate 200 --duration 10 --format chrometrace -o scheduler.json --pid 4711
       molprof join trace.json.gz scheduler.json -o both.json.gz
       molprof join trace.json.gz scheduler.json --starts-at +0.8s -o both.json.gz
     """

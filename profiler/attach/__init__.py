@@ -10,7 +10,8 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import accumulate
@@ -25,6 +26,7 @@ from molprof.common.engine_settings import VLLM
 from molprof.common.errors import RunError, UsageError
 from molprof.common.process import interrupts_held
 from molprof.common.settings import CaptureSettings
+from molprof.common.values import bytes_text
 from molprof.profiler.attach.replay import DEFAULT_MATCHING, Matching, masks_of, tokenizer_of
 from molprof.profiler.attach.requests import ARGUMENTS, CALL, CONTENT, REASONING, Request, Requests
 from molprof.profiler.attach.server import SGLANG, RefusedError, Server
@@ -32,9 +34,22 @@ from molprof.profiler.recording.tracefile import OutputFile, read_exported, writ
 
 PLAIN, CONSTRAINED = "plain", "constrained"
 _TRACE_S, _POLL_S = 300, 0.2
+# What a step takes is known from so many; a recording of more than so many bytes is warned of.
+_SAMPLE_STEPS, _MOST_BYTES, _BLOCK_BYTES = 2, 10**9, 1 << 20
 # A trial's trace is there when the profiler has stopped; folders of another machine are seen late.
 _TRIAL_S, _REMOTE_S, _SAY_S = 5, 60, 10
 NO_PROFILER = """start vLLM with --profiler-config '{"profiler": "torch", "torch_profiler_dir": "DIR"}'"""
+
+
+NO_STACKS = (
+    "the server records no Python functions, which alone mark the filling of masks:"
+    ' "torch_profiler_with_stack": true in its --profiler-config'
+)
+NO_SCHEDULER = (
+    "the server's scheduler, which fills masks, is another process and in no trace: start the server with"
+    " VLLM_ENABLE_V1_MULTIPROCESSING=0 (one worker), or by molprof run --processes --stacks --after signal --for 3s"
+    " -o all.json.gz vllm serve MODEL, or join samples of the process: molprof join --help"
+)
 
 
 @dataclass(frozen=True)
@@ -73,10 +88,20 @@ class _Client:
         self._server, self._settings, self._load, self._requests = server, settings, load, requests.requests
         _ = server.client  # or the threads would make one each
 
-    def run(self, constrained: bool, stop: Callable[[], object] = lambda: False, with_ids: bool = False) -> Pass:
-        """One pass; `stop` is asked whether to give up. with_ids: ask vLLM for tokens. Raises RunError."""
-        count = len(self._requests)
-        left = iter(zip(self._requests, self._load.due_ns(count, self._settings.seed), strict=True))
+    def run(
+        self,
+        constrained: bool,
+        stop: Callable[[], object] = lambda: False,
+        with_ids: bool = False,
+        first: int | None = None,
+    ) -> Pass:
+        """One pass, or its first requests; `stop` is asked whether to give up. with_ids: ask vLLM for tokens.
+
+        Raises RunError.
+        """
+        requests = self._requests[:first]
+        count = len(requests)
+        left = iter(zip(requests, self._load.due_ns(count, self._settings.seed), strict=True))
         answers: list[Answer] = []
         problems: list[Exception] = []
         began = time.perf_counter_ns()
@@ -249,6 +274,7 @@ def attach(
     attach_result = AttachResult(runs, [], list(requests.notes))
     if recording is not None:
         try:
+            attach_result.notes.extend(_estimate(client, server, recording, names[-1] == CONSTRAINED, report))
             for name in names:
                 report(f"{name}: recorded pass")
                 written = _recorded(client, server, recording, name == CONSTRAINED, report)
@@ -337,10 +363,48 @@ def _ask_to_stop(server: Server, report: Callable[[str], None]) -> None:
         raise problems[0]
 
 
-def _recorded(
+def _estimate(
     client: _Client, server: Server, recording: ServerRecording, constrained: bool, report: Callable[[str], None]
-) -> list[Path]:
-    """Return the traces that the server wrote during a pass."""
+) -> list[str]:
+    """Report how much a recording takes, by that of a step or two of one request; it is deleted.
+
+    Returns remarks on what the server's recordings lack.
+    """
+    if recording.steps <= _SAMPLE_STEPS:
+        return []
+    few = dataclasses.replace(recording, steps=_SAMPLE_STEPS, skipped=0)
+    written = _recorded(client, server, few, constrained, report, first=1)
+    size, stacks, has_scheduler = 0, False, False
+    with _unpacked(largest(written)) as file:
+        while block := file.read(_BLOCK_BYTES):
+            size += len(block)
+            stacks |= b'"python_function"' in block
+            has_scheduler |= b"vllm/v1/core/sched/" in block
+    for path in written:
+        path.unlink(missing_ok=True)
+    what = f"{'with' if stacks else 'without'} Python stacks"
+    total = size // _SAMPLE_STEPS * recording.steps
+    warning = "warning: " if total > _MOST_BYTES else ""
+    report(
+        f"{warning}{recording.steps} steps make about {bytes_text(total)} of trace, {what}, which the server keeps in"
+        f" memory until it is written: {_SAMPLE_STEPS} of one request made {bytes_text(size)}, more requests make more"
+    )
+    if server.kind == VLLM and constrained and not has_scheduler:
+        return [NO_SCHEDULER if stacks else NO_STACKS]
+    return []
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[Any]:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        yield file
+
+
+def _recorded(
+    client: _Client, server: Server, recording: ServerRecording, constrained: bool, report: Callable[[str], None],
+    first: int | None = None,
+) -> list[Path]:  # fmt: skip
+    """Return the traces that the server wrote of a pass, or of its first requests."""
     before = traces_in(recording.source)
     begin: dict[str, Any] = {"max_iterations": recording.steps}
     if recording.skipped:
@@ -351,7 +415,7 @@ def _recorded(
     with interrupts_held() as noted:
         start_profiler(server, begin)
         try:
-            client.run(constrained, lambda: noted)
+            client.run(constrained, lambda: noted, first)
         finally:
             if noted:
                 report("interrupted: waiting until the server has stopped its profiler")
@@ -383,6 +447,6 @@ def traces_in(folder: Path) -> dict[Path, int]:
 
 def _written(source: Path, output: OutputFile, account: Attached) -> Path:
     with output.raw() as raw:
-        with gzip.open(source) if source.suffix == ".gz" else source.open("rb") as file, raw.open("wb") as out:
+        with _unpacked(source) as file, raw.open("wb") as out:
             shutil.copyfileobj(file, out)
         return write_trace(read_exported(raw, output), output, (), {KEY: to_builtins(account)})

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from molprof.analysis.figures.certificate.check import CheckedTrace, bounded, check, lost
 from molprof.analysis.figures.model import Bound, Doubt, Evidence, Group
 from molprof.analysis.trace_processor.package import Query, query_dicts, query_row, query_rows
+from molprof.common.recorded_processes import PROCESSES_KEY
 from molprof.common.values import count_text, counted, time_text
 
 _WORK = Query(
@@ -282,7 +283,8 @@ def _inferred_steps(trace: CheckedTrace) -> Iterator[Doubt]:
         if row["source"] == "transformers":
             yield bounded("steps", f"{steps} forward to the next: no call of generate is recorded", row)
         else:
-            yield bounded("steps", f"{steps} annotation to the next: no scheduler is recorded", row)
+            where = " in its process" if PROCESSES_KEY in trace.info.keys else ""
+            yield bounded("steps", f"{steps} annotation to the next: no scheduler is recorded{where}", row)
 
 
 @check("steps", "all steps of a kind have GPU work", ("steps",), _STEPS)
