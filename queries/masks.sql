@@ -39,7 +39,7 @@ LEFT JOIN (
   FROM molprof_token
   GROUP BY batch, step
 ) AS generated USING (batch, number)
-WHERE step.source IN ('molprof', 'vllm', 'sglang', 'transformers')
+WHERE step.source IN ('molprof', 'vllm', 'sglang', 'tensorrt_llm', 'transformers')
 ORDER BY step.id;
 
 -- Phases that are masks, with the part of each in which no device worked; all of it where no GPU work is recorded. Rows

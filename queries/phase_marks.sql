@@ -7,12 +7,13 @@
 --   ORDER BY program, phase, kind, pattern;
 
 -- The marks. Functions go by the end of their file's path and their name, never by a line. Those of vLLM's first model
--- runner (V1) and of transformers (5.23) were tried on traces; those of vLLM's new runner (V2, which has no scopes)
--- and most of SGLang's were found in the sources. Of marks of one phase inside each other, the outermost counts.
+-- runner (V1) and of transformers (5.23) were tried on traces; those of vLLM's new runner (V2, which has no scopes),
+-- of TensorRT-LLM and most of SGLang's were found in the sources. Of marks of one phase inside each other, the outermost
+-- counts; the forward of a draft is the draft's.
 CREATE PERFETTO TABLE molprof_phase_mark(
-  -- vllm, sglang or transformers.
+  -- vllm, sglang, tensorrt_llm or transformers.
   program STRING,
-  -- The part of the program. Of vllm and sglang scheduler or worker, which may run in processes of their own: where a
+  -- The part of the program. Of vllm, sglang and tensorrt_llm scheduler or worker, which may run in processes of their own: where a
   -- trace has no function of a part, phases that only functions mark are not recorded. Of transformers generate,
   -- continuous (batching), model (in loops of the user's own too), xgrammar, training or any.
   part STRING,
@@ -36,13 +37,25 @@ WITH
       ('vllm', 'scheduler', 'update_from_output', 'vllm/v1/core/sched/*scheduler.py', 'update_from_output'),
       ('vllm', 'worker', 'scheduler_wait', 'vllm/distributed/device_communicators/shm_broadcast.py', 'dequeue'),
       ('vllm', 'worker', 'prepare', '', 'gpu_model_runner: preprocess'),
+      ('vllm', 'worker', 'prepare', 'vllm/v1/worker/*model_runner.py', '_update_states'),
       ('vllm', 'worker', 'prepare', 'vllm/v1/worker/*model_runner.py', '_prepare_inputs'),
+      ('vllm', 'worker', 'prepare', 'vllm/v1/worker/*model_runner.py', '_build_attention_metadata'),
+      ('vllm', 'worker', 'prepare', 'vllm/v1/worker/*model_runner.py', '_preprocess'),
+      ('vllm', 'worker', 'prepare', 'vllm/v1/worker/gpu/model_runner.py', 'add_requests'),
+      ('vllm', 'worker', 'prepare', 'vllm/v1/worker/gpu/model_runner.py', 'update_requests'),
       ('vllm', 'worker', 'prepare', 'vllm/v1/worker/gpu/model_runner.py', 'prepare_inputs'),
+      ('vllm', 'worker', 'prepare', 'vllm/v1/worker/gpu/model_runner.py', 'prepare_attn'),
+      ('vllm', 'worker', 'prepare', 'vllm/v1/worker/gpu/model_states/*.py', 'prepare_inputs'),
+      ('vllm', 'worker', 'prepare', 'vllm/v1/worker/gpu/model_states/*.py', 'prepare_attn'),
       ('vllm', 'worker', 'forward', '', 'gpu_model_runner: forward'),
       ('vllm', 'worker', 'forward', 'vllm/v1/worker/*model_runner.py', '_model_forward'),
       ('vllm', 'worker', 'forward', 'vllm/v1/worker/gpu/*.py', 'run_fullgraph'),
       ('vllm', 'worker', 'forward', 'vllm/v1/worker/gpu/*.py', 'run_pw_graph'),
+      ('vllm', 'worker', 'forward', 'vllm/v1/worker/gpu/ubatch_utils.py', 'run'),
+      -- V2 without graphs calls the model itself.
+      ('vllm', 'worker', 'forward', 'vllm/model_executor/models/*.py', 'forward'),
       ('vllm', 'worker', 'postprocess', '', 'gpu_model_runner: postprocess'),
+      ('vllm', 'worker', 'postprocess', 'vllm/model_executor/models/*.py', 'compute_logits'),
       ('vllm', 'worker', 'postprocess', 'vllm/v1/worker/gpu/model_runner.py', 'postprocess_sampled'),
       ('vllm', 'worker', 'mask_apply', 'vllm/v1/structured_output/utils.py', 'apply_grammar_bitmask'),
       ('vllm', 'worker', 'mask_apply', 'vllm/v1/worker/gpu/structured_outputs.py', 'apply_grammar_bitmask'),
@@ -51,11 +64,13 @@ WITH
       ('vllm', 'worker', 'sample', 'vllm/v1/worker/gpu/model_runner.py', 'sample'),
       ('vllm', 'worker', 'processors', 'vllm/v1/sample/sampler.py', 'apply_logits_processors'),
       ('vllm', 'worker', 'processors', 'vllm/v1/sample/logits_processor/*.py', 'update_state'),
+      ('vllm', 'worker', 'processors', 'vllm/v1/worker/gpu/sample/sampler.py', 'apply_sampling_params'),
       ('vllm', 'worker', 'draft', '', 'gpu_model_runner: draft'),
       ('vllm', 'worker', 'draft', 'vllm/v1/worker/*model_runner.py', 'propose_draft_token_ids'),
       ('vllm', 'worker', 'draft', 'vllm/v1/worker/gpu/spec_decode/*.py', 'propose'),
       ('vllm', 'worker', 'bookkeep', '', 'gpu_model_runner: bookkeep'),
       ('vllm', 'worker', 'bookkeep', 'vllm/v1/worker/*model_runner.py', '_bookkeeping_sync'),
+      ('vllm', 'worker', 'bookkeep', 'vllm/v1/worker/gpu/async_utils.py', 'get_output'),
       ('sglang', 'scheduler', 'schedule', '', 'scheduler.get_next_batch_to_run'),
       ('sglang', 'scheduler', 'schedule', 'sglang/srt/managers/scheduler.py', 'get_next_batch_to_run'),
       ('sglang', 'scheduler', 'grammar_compile', 'sglang/srt/constrained/*backend.py', 'dispatch_ebnf'),
@@ -80,6 +95,18 @@ WITH
       ('sglang', 'worker', 'draft', 'sglang/srt/speculative/*worker*.py', 'forward_draft_extend'),
       ('sglang', 'worker', 'draft', 'sglang/srt/speculative/*worker*.py', 'forward_draft_extend_after_decode'),
       ('sglang', 'worker', 'verify', 'sglang/srt/speculative/*worker*.py', 'verify'),
+      ('tensorrt_llm', 'scheduler', 'schedule', 'tensorrt_llm/_torch/pyexecutor/py_executor.py', '_prepare_and_schedule_batch'),
+      ('tensorrt_llm', 'scheduler', 'update_from_output', 'tensorrt_llm/_torch/pyexecutor/py_executor.py', '_update_requests'),
+      ('tensorrt_llm', 'worker', 'prepare', 'tensorrt_llm/_torch/pyexecutor/model_engine.py', '_prepare_inputs'),
+      ('tensorrt_llm', 'worker', 'forward', 'tensorrt_llm/_torch/pyexecutor/py_executor.py', '_forward_step'),
+      ('tensorrt_llm', 'worker', 'sample', 'tensorrt_llm/_torch/pyexecutor/py_executor.py', '_sample_async'),
+      -- Where graphs hold the masks, they are filled by host functions in a thread of CUDA's.
+      ('tensorrt_llm', 'worker', 'mask_fill', 'tensorrt_llm/_torch/pyexecutor/guided_decoder.py', '_build'),
+      ('tensorrt_llm', 'worker', 'mask_fill_per_request', 'tensorrt_llm/_torch/pyexecutor/grammar_matcher.py', 'fill_next_token_bitmask'),
+      ('tensorrt_llm', 'worker', 'mask_accept_per_request', 'tensorrt_llm/_torch/pyexecutor/grammar_matcher.py', 'accept_token'),
+      ('tensorrt_llm', 'worker', 'mask_copy', 'tensorrt_llm/_torch/pyexecutor/guided_decoder.py', '_copy_bitmask'),
+      ('tensorrt_llm', 'worker', 'mask_apply', 'tensorrt_llm/_torch/pyexecutor/guided_decoder.py', '_apply_bitmask'),
+      ('tensorrt_llm', 'worker', 'grammar_compile', 'tensorrt_llm/_torch/pyexecutor/grammar_matcher.py', 'create'),
       ('transformers', 'generate', 'generate', 'transformers/generation/utils.py', 'generate'),
       -- Inside the span from the start of generate to the first forward.
       ('transformers', 'generate', 'setup', 'transformers/generation/utils.py', '_get_logits_processor'),

@@ -58,7 +58,7 @@ CREATE PERFETTO TABLE molprof_phase_slice(
   dur DURATION,
   -- Function or scope, as recorded.
   name STRING,
-  -- vllm, sglang or transformers.
+  -- vllm, sglang, tensorrt_llm or transformers.
   program STRING,
   -- The part of the program.
   part STRING,

@@ -18,7 +18,7 @@ INCLUDE PERFETTO MODULE molprof.generate_phases;
 CREATE PERFETTO TABLE molprof_step_function(
   -- Where a trace has functions of a lower number, those of higher ones run inside them.
   rank LONG,
-  -- vllm or sglang.
+  -- vllm, sglang or tensorrt_llm.
   source STRING,
   -- GLOB pattern of the slice's name, such as vllm/v1/worker/gpu_model_runner.py(1002): execute_model.
   pattern STRING
@@ -30,6 +30,7 @@ WITH
       (31, 'vllm', 'vllm/v1/worker/*model_runner.py', 'execute_model'),
       (31, 'vllm', 'vllm/worker/*model_runner.py', 'execute_model'),
       (31, 'sglang', 'sglang/srt/managers/scheduler.py', 'run_batch'),
+      (31, 'tensorrt_llm', 'tensorrt_llm/_torch/pyexecutor/py_executor.py', '_forward_step'),
       (32, 'sglang', 'sglang/srt/model_executor/model_runner.py', 'forward')
   )
 SELECT rank, source, '*' || path || '([0-9]*): ' || name AS pattern
@@ -44,7 +45,7 @@ CREATE PERFETTO TABLE molprof_step_mark(
   ts TIMESTAMP,
   -- Time on the host, profiler's cost included, ns.
   dur DURATION,
-  -- Whose step it marks: molprof, vllm, sglang, transformers, profiler or program.
+  -- Whose step it marks: molprof, vllm, sglang, tensorrt_llm, transformers, profiler or program.
   source STRING,
   -- annotation, function or loop.
   form STRING,

@@ -126,7 +126,8 @@ CREATE PERFETTO TABLE molprof_any_step(
   -- annotation or function to the next, the last to the end of the last phase. And so for a loop of the user's own around a model of
   -- transformers: from one forward to the next.
   is_whole BOOL,
-  -- Whose steps they are: molprof, vllm, sglang (where any step[...] is recorded), transformers, profiler or program.
+  -- Whose steps they are: molprof, vllm, sglang (where any step[...] is recorded), tensorrt_llm, transformers, profiler
+  -- or program.
   source STRING,
   -- The annotation or function, as recorded; of transformers the loop and the step.
   name STRING,

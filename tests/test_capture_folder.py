@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conftest import Cli
 from test_graph_capture import NAMES, captured, replayed
-from tiny_trace import write
+from tiny_trace import slice_, write
 
 from molprof import api
 from molprof.common.errors import MolprofError
@@ -94,3 +94,22 @@ def test_command(tmp_path: Path, molprof: Cli) -> None:
     refused = molprof("report", "by", "module", str(replay), "--graph-capture", str(tmp_path / "empty"))
     assert refused.returncode == 2
     assert "holds no traces" in refused.stderr
+
+
+def test_host_functions_of_a_graph(tmp_path: Path, molprof: Cli) -> None:
+    """TensorRT-LLM fills masks in them: no kernel is theirs, and the GPU waits for them inside the graph."""
+    capture = captured(0, "capture_8_DECODE", 2, rows=8)
+    capture.append(slice_("cuda_runtime", "cudaLaunchHostFunc", 4.85, 0.05, correlation=99))
+    replay = replayed(0, 1, NAMES, around=SGLANG.format(8))
+    late = replayed(30, 1, NAMES)[2:]
+    paths = [
+        write(tmp_path / f"{name}.json", {"traceEvents": events})
+        for name, events in (("capture", capture), ("replay", [*replay, *late]))
+    ]
+    found = api.origins(paths[1], capture=paths[0])[1]
+    (graph,) = found.graphs
+    # From the end of the third kernel to the start of the fourth.
+    assert (graph.host_functions, graph.host_wait_ns, graph.doubts, len(graph.unused)) == (1, 25_000, (), 0)
+    assert {place.certainty for place in found.places.values()} == {"aligned"}
+    shown = molprof("report", str(paths[1]), "--graph-capture", str(paths[0]), "--all").stdout
+    assert "1 host function in it, for which the GPU waits 25.0 µs of a replay" in " ".join(shown.split())

@@ -296,9 +296,13 @@ def expected_tables(engine: TraceProcessor) -> dict[str, plain.Rows]:
         for place, step in enumerate(steps)
         if any(other[1:3] == step[1:3] for other in steps[place + 1 :])
     ]
+    engine = plain.outermost(mark for program, mark in marks if program != "transformers")
     return {
         "engine_phase": [
-            (mark.id,) for mark in plain.outermost(mark for program, mark in marks if program != "transformers")
+            (mark.id,)
+            for place, mark in enumerate(engine)
+            if mark.phase != "forward"
+            or not plain.begins_inside(mark, (one for one in engine[:place] if one.phase == "draft"))
         ],
         "loop_phase": [(row[0], row[1], row[2] - row[1], *row[3:]) for row in plain.phases(mine)],
         "loop_step": [(row[0], row[1] - by_id[row[0]].ts, by_id[row[0]].part, *row[2:]) for row in plain.steps(mine)],

@@ -317,6 +317,7 @@ def opened_data(opened: Opened) -> dict[str, Any]:
     """Return the JSON of opened graphs."""
     graph: tuple[Name, ...] = (
         ("graph", "number"), "replays", "captures", ("capture_nodes", "nodes"), "consistent_ratio", "doubts",
+        "host_functions", "host_wait_ns",
         ("unused_nodes", "unused", ("operator", "name")), ("positions", lambda item: [*_folded(item, opened.places)]),
     )  # fmt: skip
     return named(
@@ -341,6 +342,9 @@ def _told(graph: Graph, from_run: bool) -> str:
     else:
         names = ", ".join(dict.fromkeys(graph.captures))
         text += f", captured in one of {len(graph.captures)} that fit equally: {names}"
+    if graph.host_functions:
+        wait = time_text(graph.host_wait_ns / graph.replays)
+        text += f"; {counted(graph.host_functions, 'host function')} in it, for which the GPU waits {wait} of a replay"
     if graph.doubts:
         text += f"; not sure: {'; '.join(graph.doubts)}"
     if graph.consistent_ratio is not None:

@@ -23,7 +23,7 @@ from molprof.common.values import count_text, counted, factor_text, per, percent
 _LEAST_RATIO = 0.01
 # The phase that holds all others, and the end of names of phases of single requests, which are in others.
 _WHOLE, _PART = "generate", "_per_request"
-_PROGRAMS = ("vllm", "sglang", "transformers")
+_PROGRAMS = ("vllm", "sglang", "tensorrt_llm", "transformers")
 # How an engine is asked for it.
 _STACKS = {"vllm": " (vLLM: torch_profiler_with_stack)", "sglang": " (SGLang: with_stack of /start_profile)"}
 _SCHEDULER = {"vllm": " (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0, or molprof run --processes)"}

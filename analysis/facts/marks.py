@@ -8,6 +8,7 @@ import numpy as np
 
 from molprof.analysis.facts import loops
 from molprof.analysis.facts.gaps import Array
+from molprof.analysis.facts.intervals import begins_inside
 from molprof.analysis.facts.processors import single_processors
 from molprof.analysis.facts.work import WorkFacts
 
@@ -54,9 +55,14 @@ class MarkFacts(WorkFacts):
 
     @cached_property
     def engine_phases(self) -> Array:
-        """Slices that mark phases of engines, without those inside another one of the same phase."""
+        """Slices that mark phases of engines, without those inside another one of the same phase.
+
+        Nor has a draft a forward in it: that of its model is the draft's.
+        """
         marks = self._marks[0].some(~self._marks[1])
-        return np.sort(marks.id[loops.outermost(marks)])
+        marks = marks.some(loops.outermost(marks))
+        in_draft = begins_inside(marks.thread, marks.ts, marks.ts_end, marks.is_phase("draft"))
+        return np.sort(marks.id[~(in_draft & marks.is_phase("forward"))])
 
     @cached_property
     def loop_marks(self) -> loops.PhaseMarks:

@@ -26,6 +26,8 @@ from molprof.common.errors import TraceError
 
 # A number that stands alone: not one of a hash, nor of sq8155.
 _SIZE = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
+# Category of a function of the host that becomes a node: it has no GPU work.
+HOST = "host"
 # Equal for calls that start equal work.
 _KIND = attrgetter("operator", "shapes", "number", "category")
 
@@ -56,8 +58,12 @@ WITH
   )
 SELECT
   call.id,
-  CASE WHEN call.kind IS NOT NULL THEN 'kernel' WHEN call.name GLOB '*Memcpy*' THEN 'gpu_memcpy' ELSE 'gpu_memset' END
-    AS category,
+  CASE
+    WHEN call.name GLOB '*LaunchHostFunc*' THEN 'host'
+    WHEN call.kind IS NOT NULL THEN 'kernel'
+    WHEN call.name GLOB '*Memcpy*' THEN 'gpu_memcpy'
+    ELSE 'gpu_memset'
+  END AS category,
   IIF(
     call.kind IS NULL,
     NULL,
@@ -75,7 +81,7 @@ LEFT JOIN molprof_call_origin AS origin ON origin.call_id = call.id
 LEFT JOIN slice AS caller ON caller.id = origin.operator_id
 LEFT JOIN started ON started.call_id = call.id
 WHERE call.kind = 'launch' OR call.name GLOB '*Memcpy*' OR call.name GLOB '*Memset*'
-  OR call.name GLOB '*StreamBeginCapture*' OR call.name GLOB '*StreamEndCapture*'
+  OR call.name GLOB '*LaunchHostFunc*' OR call.name GLOB '*StreamBeginCapture*' OR call.name GLOB '*StreamEndCapture*'
 ORDER BY call.ts, call.id
 """,
 )
@@ -129,12 +135,17 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
 
     segments: list[Segment] = []
     for begin, end, captured in _captures(calls):
+        if all(call.node.category == HOST for call in captured):
+            continue
         chain = origins.chain(captured[0].node.frame_id)
         ranges = [item.name for item in chain if item.kind == "range" and item.ts <= begin and item.ts_end >= end]
         name = ranges[-1] if ranges else f"capture {len(segments) + 1}"
         of_range = sizes(name) if ranges and "capture" in name.lower() else frozenset()
-        nodes = tuple(node(call, begin, end) for call in captured)
-        segments.append(Segment(name, nodes, of_range, captured=True))
+        work = [call for call in captured if call.node.category != HOST]
+        starts = [call.ts for call in work]
+        hosts = tuple(bisect_left(starts, call.ts) for call in captured if call.node.category == HOST)
+        nodes = tuple(node(call, begin, end) for call in work)
+        segments.append(Segment(name, nodes, of_range, captured=True, host_before=hosts))
     if not segments:
         what = "has no launch, copy or set without GPU work, so it captures no graph"
         hint = "give the trace that was recorded while the graphs were captured"

@@ -90,6 +90,7 @@ class Segment:
     sizes: frozenset[Hashable] = frozenset()  # segments of one batch size have one in common; empty: not known
     size_text: str = ""
     captured: bool = False
+    host_before: tuple[int, ...] = ()  # indices of the nodes that follow a host function in a capture
     replays: int = 1  # of the work, in which captures of equal pieces of a model may follow each other
 
     @cached_property

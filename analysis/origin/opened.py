@@ -87,6 +87,8 @@ class Graph:
     unused: tuple[Node, ...]  # of the capture, that no position is
     doubts: tuple[str, ...]  # why nothing is sure, whatever matches
     consistent_ratio: float | None
+    host_functions: int = 0  # of the capture, which are nodes too
+    host_wait_ns: int = 0  # of all replays: between the work before and behind a host function
 
 
 class GraphDifference(NamedTuple):
@@ -189,7 +191,30 @@ def graph_of(works: Sequence[NodeWork], named: Sequence[Named]) -> Graph:
         unused=tuple(first.nodes[index] for item, first in fitting for index in item.unused),
         doubts=tuple(dict.fromkeys(doubt for item, _ in fitting for doubt in item.doubts)),
         consistent_ratio=next((item.consistent_ratio for item, _ in fitting), None),
+        host_functions=max((len(first.host_before) for _, first in fitting), default=0),
+        host_wait_ns=max((_host_wait_ns(works, item) for item, _ in fitting), default=0),
     )
+
+
+def _host_wait_ns(works: Sequence[NodeWork], named: Named) -> int:
+    """Return the time from the work before each host function of a capture to that behind it, in all replays."""
+    if not named.segments[0].host_before:
+        return 0
+    position_of = {work.id: work.position for work in works}
+    nodes = {position_of[named.work.nodes[index].id]: pair.node for index, pair in named.pairs.items()}
+    total = 0
+    for place in set(named.segments[0].host_before):
+        ends: dict[int, int] = {}
+        starts: dict[int, int] = {}
+        for work in works:
+            if (node := nodes.get(work.position)) is None:
+                continue
+            if node < place:
+                ends[work.replay] = max(ends.get(work.replay, 0), work.ts + work.dur)
+            else:
+                starts[work.replay] = min(starts.get(work.replay, work.ts), work.ts)
+        total += sum(max(0, starts[replay] - end) for replay, end in ends.items() if replay in starts)
+    return total
 
 
 def with_captured(origins: Origins, opened: Opened) -> Origins:
