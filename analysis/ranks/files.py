@@ -17,9 +17,9 @@ import msgspec
 
 from molprof.analysis.ranks.read import RankTrace, told_rank
 from molprof.analysis.reader import is_stream, path_text
-from molprof.analysis.reader.source import is_trace, left_out
+from molprof.analysis.reader.remote import content, is_remote, listed, remote_text, size_and_time, write_content
+from molprof.analysis.reader.source import ENDINGS, is_trace, left_out
 from molprof.common.errors import TraceError, UsageError
-from molprof.common.files import replacing
 from molprof.common.values import time_text
 
 _HINT = "name the files of one recording: molprof ranks FILE FILE..."
@@ -54,13 +54,15 @@ def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     for path in paths:
         if is_stream(path):
             raise UsageError(f"ranks are read from files, not from {path_text(path)}", hint="molprof ranks DIR")
-        if not path.is_dir():
+        in_bucket = listed(path, ENDINGS) if is_remote(path) else []
+        if not in_bucket and not path.is_dir():
             files.append(path)
             continue
-        inside = _files(path)
+        inside = in_bucket or _files(path)
         parts = [item for item in inside if is_part(item)]
-        traces = [item for item in inside if item not in parts and is_trace(item)]
-        remarks += left_out(path, [item for item in inside if item not in {*traces, *parts}])
+        traces = [item for item in inside if item not in parts and (in_bucket or is_trace(item))]
+        if not in_bucket:
+            remarks += left_out(path, [item for item in inside if item not in {*traces, *parts}])
         traces = traces or parts
         if not traces:
             raise UsageError(f"{path} holds no traces", hint="give the folder with one trace for each rank")
@@ -87,12 +89,14 @@ def holds_ranks(path: Path) -> bool:
 
 def part_path(folder: Path, source: Path) -> Path:
     """Where the part of a file is in a folder. Files of one name in several folders do not share it."""
-    absolute = str(source.absolute())
+    absolute = _absolute(source)
     return folder / f"{source.name.split('.')[0]}-{zlib.crc32(absolute.encode()):08x}{ENDING}"
 
 
 def is_part(path: Path) -> bool:
-    """Whether a file is a part, by its content."""
+    """Whether a file is a part, by its content; of one in a bucket by its name."""
+    if is_remote(path):
+        return path.name.endswith(ENDING)
     try:
         with gzip.open(path) as file:
             return file.read(len(_HEAD)) == _HEAD
@@ -101,23 +105,23 @@ def is_part(path: Path) -> bool:
 
 
 def write_part(folder: Path, source: Path, partial: bool, ranks: list[RankTrace]) -> None:
-    """Write the part of a file, whole or not at all."""
+    """Write the part of a file, whole or not at all; the folder may be in a bucket."""
     part = FileRanks(KIND, SCHEMA, ranks=tuple(ranks), partial=partial, **_identity(source))
-    with replacing(part_path(folder, source)) as part_file:
-        part_file.write_bytes(gzip.compress(msgspec.json.encode(part), 6, mtime=0))
+    write_content(part_path(folder, source), gzip.compress(msgspec.json.encode(part), 6, mtime=0))
 
 
 def read_part(path: Path) -> FileRanks:
     """Return the part in a file. Raises TraceError where it is damaged, or of another schema."""
     hint = "delete it, and read the trace again"
     try:
-        text = gzip.decompress(path.read_bytes())
+        text = gzip.decompress(content(path))
         schema = msgspec.json.decode(text, type=dict[str, Any]).get("schema")
         if schema != SCHEMA:
-            raise TraceError(f"{path} is a part of schema {schema!r}; this molprof reads {SCHEMA}", hint)
+            what = f"a part of schema {schema!r}; this molprof reads {SCHEMA}"
+            raise TraceError(f"{remote_text(path)} is {what}", hint)
         return msgspec.json.decode(text, type=FileRanks)
     except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
-        raise TraceError(f"{path} is no whole part of a rank: {error}", hint) from error
+        raise TraceError(f"{remote_text(path)} is no whole part of a rank: {error}", hint) from error
 
 
 def known_ranks(folder: Path | None, path: Path, partial: bool) -> list[RankTrace] | None:
@@ -128,7 +132,7 @@ def known_ranks(folder: Path | None, path: Path, partial: bool) -> list[RankTrac
         return None
     try:
         part = read_part(part_path(folder, path))
-    except TraceError:
+    except (TraceError, UsageError):
         return None  # it is written, or written again
     now = {name: getattr(part, name) for name in ("path", "bytes", "modified_ns")}
     if part.partial != partial or now != _identity(path):
@@ -137,11 +141,19 @@ def known_ranks(folder: Path | None, path: Path, partial: bool) -> list[RankTrac
 
 
 def _identity(source: Path) -> dict[str, Any]:
-    try:
-        stat = source.stat()
-    except OSError as error:
-        raise TraceError(f"{source} cannot be read: {error.strerror}") from error
-    return {"path": str(source.absolute()), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}
+    if is_remote(source):
+        size, modified_ns = size_and_time(source)
+    else:
+        try:
+            stat = source.stat()
+        except OSError as error:
+            raise TraceError(f"{source} cannot be read: {error.strerror}") from error
+        size, modified_ns = stat.st_size, stat.st_mtime_ns
+    return {"path": _absolute(source), "bytes": size, "modified_ns": modified_ns}
+
+
+def _absolute(source: Path) -> str:
+    return remote_text(source) if is_remote(source) else str(source.absolute())
 
 
 def checked(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:

@@ -11,13 +11,14 @@ import click
 
 from molprof import api
 from molprof.analysis.reader import Reading
+from molprof.analysis.reader.remote import is_remote
 from molprof.commands.options import (
+    FOLDER,
     PLOT_FORMATS,
     TRACE,
     ResultOptions,
     make_folder,
     note,
-    path_option,
     result_options,
     uncached_options,
     write,
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 
 @click.command("ranks", cls=Submittable)
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="DIR|TRACE...")
-@path_option(
-    "--parts", metavar="DIR", file_okay=False,
-    text="Keep what is read of each rank in DIR, and read only what is not there yet.",
+@click.option(
+    "--parts", type=FOLDER, metavar="DIR",
+    help="Keep what is read of each rank in DIR, a folder or an s3:// or gs:// address; read what is not there yet.",
 )  # fmt: skip
 @uncached_options
 @result_options(*PLOT_FORMATS)
@@ -68,10 +69,13 @@ def command(
       molprof ranks traces/ -o ranks.png
       molprof ranks traces/ --parts parts/ --submit slurm --slurm parallel=16
       molprof ranks parts/
+      molprof ranks traces/ --parts s3://bucket/parts
     """
     if submission.cluster is not None and parts is None:
         raise click.UsageError("--submit requires --parts DIR, a folder that the cluster's nodes see")
     result.check(rank_inputs(traces, result.output))
+    if submission.cluster is not None and is_remote(parts):
+        raise UsageError("tasks of a cluster leave their parts in a folder", hint="--parts DIR, on a shared disk")
     if parts is not None:
         make_folder(parts, "--parts")
     if submission.cluster is not None and parts is not None:
