@@ -102,8 +102,8 @@ def kinds(prompt: str) -> dict[str, tuple[dict[str, Any], str]]:
 
 
 @contextmanager
-def server(model: str, folder: Path) -> Iterator[str]:
-    """Yield the URL of a vLLM server of a preset, which runs inside the block."""
+def server(model: str, folder: Path, *more: str) -> Iterator[str]:
+    """Yield the URL of a vLLM server of a preset, which runs inside the block; `more` are options of it."""
     from transformers import AutoTokenizer
 
     from molprof.profiler.models.load import export
@@ -118,10 +118,12 @@ def server(model: str, folder: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    if packages := os.environ.get("MOLPROF_VLLM"):
+        env["PYTHONPATH"] = packages
     words = ["-m", "vllm.entrypoints.openai.api_server", "--model", str(folder / model), "--served-model-name", model]
     with (folder / "server.log").open("w") as log:
         started = subprocess.Popen(
-            [sys.executable, *words, "--port", str(port), *SERVER], env=env, stdout=log, stderr=log
+            [sys.executable, *words, "--port", str(port), *SERVER, *more], env=env, stdout=log, stderr=log
         )
         try:
             while True:
@@ -226,8 +228,6 @@ def main() -> None:
     made.add_argument("--repeats", type=int, default=6)
     made.add_argument("-o", "--output", type=Path, help="keep the rows in this file too, as JSON")
     options = made.parse_args()
-    if folder := os.environ.get("MOLPROF_VLLM"):
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
     with tempfile.TemporaryDirectory() as scratch, server(options.model, Path(scratch)) as url:
         progress(f"vLLM serves {options.model} at {url}")
         runs = attached(url, options, Path(scratch))

@@ -33,7 +33,7 @@ PACKAGES = {
     "submitit": "submitit", "viztracer": "viztracer", "wasmtime": "wasmtime",
 }  # fmt: skip
 # What recording takes if it is there. Each would take seconds to import.
-OPTIONAL = ("xgrammar", "llguidance", "mcp")
+OPTIONAL = ("xgrammar", "llguidance", "mcp", "openai")
 # Python imports it before anything else; the packages are then found nowhere, as if they were not installed.
 HIDE = f"""
 import importlib.machinery
@@ -181,6 +181,7 @@ def test_a_machine_that_can_only_record(tmp_path: Path) -> None:
         "rdkit absent: not installed; for --smiles, and the validity of molecules written in another order",
         "fix: pip install 'rdkit>=2024.3'",
         "submitit absent: not installed; for --submit",
+        "openai absent: not installed; for molprof attach",
         "fix: pip install 'viztracer>=1.1'",
     ):
         assert text in shown

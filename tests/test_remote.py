@@ -5,9 +5,12 @@ from __future__ import annotations
 import gzip
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_trace
@@ -84,7 +87,9 @@ def test_a_broken_connection_is_an_error_without_secrets(tmp_path: Path, server:
     assert f"cannot read http://{server}/absent.json.gz: there is no such file" in said
 
 
-def test_a_bucket_is_a_folder_of_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
+    """A server of S3 with the bucket `traces`, and its client."""
     pytest.importorskip("s3fs", reason="the extra remote is not installed")
     moto = pytest.importorskip("moto.server", reason="moto[server] is not installed")
     boto3 = pytest.importorskip("boto3")
@@ -100,18 +105,83 @@ def test_a_bucket_is_a_folder_of_traces(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
     client = boto3.client("s3")
     client.create_bucket(Bucket="traces")
+    yield client, port
+    client.close()
+    server.stop()
+
+
+@contextmanager
+def cutting(port: int, after: int) -> Iterator[int]:
+    """Yield the port of a server before that of S3, which breaks the connection of a PUT after so many bytes."""
+
+    def forward(mine: socket.socket) -> None:
+        with mine, socket.create_connection(("127.0.0.1", port)) as other:
+            head = mine.recv(1 << 16)
+            if head.startswith(b"PUT"):
+                other.sendall(head[: head.index(b"\r\n\r\n") + 4 + after])
+                return
+            other.sendall(head)
+            while data := other.recv(1 << 16):
+                mine.sendall(data)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    threading.Thread(target=forward, args=(server.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+def test_a_part_is_whole_or_not_there(tmp_path: Path, bucket: tuple[Any, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    client, port = bucket
+
+    def keys() -> list[str]:
+        return [item["Key"] for item in client.list_objects_v2(Bucket="traces").get("Contents", ())]
+
+    (tmp_path / "job").mkdir()
+    for rank in range(2):
+        content = {**CONTENT, "distributedInfo": {"rank": rank, "world_size": 2, "backend": "nccl"}}
+        tiny_trace.write(tmp_path / "job" / f"r{rank}.json", content)
+    rows = ["report", "rows", "job", "--parts", "s3://traces/rows/", "--no-cache", "--format", "json"]
+    ranks = ["ranks", "job", "--parts", "s3://traces/ranks/", "--format", "json"]
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with cutting(port, 40) as before:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{before}")
+        for line in (rows, ranks):
+            code, _, said = called(line, tmp_path)
+            assert (code, "the connection failed" in said) == (3, True), said
+    assert keys() == []
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    first = [called(line, tmp_path) for line in (rows, ranks)]
+    assert [item[0] for item in first] == [0, 0], first
+    assert len(keys()) == 4
+    stored = {key: client.get_object(Bucket="traces", Key=key)["LastModified"] for key in keys()}
+    client.delete_object(Bucket="traces", Key=(lost := max(key for key in keys() if key.startswith("ranks/"))))
+    assert [called(line, tmp_path)[:2] for line in (rows, ranks)] == [item[:2] for item in first]
+    assert lost in keys()
+    again = {key: client.get_object(Bucket="traces", Key=key)["LastModified"] for key in keys()}
+    assert [key for key in again if key != lost and again[key] != stored[key]] == []
+    joined = called(["ranks", "s3://traces/ranks/", "--format", "json"], tmp_path)
+    assert joined[:2] == first[1][:2], joined[2]
+
+
+def test_a_bucket_is_a_folder_of_traces(
+    tmp_path: Path, bucket: tuple[Any, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, _ = bucket
     client.put_object(Bucket="traces", Key="day/whole.json.gz", Body=WHOLE)
     client.put_object(Bucket="traces", Key="day/partial.json.gz", Body=WHOLE[:50_000])
-    client.close()
     code, out, said = called(["report", "rows", "s3://traces/day/", "--parts", "parts", "--format", "json"], tmp_path)
-    bucket = ["report", "rows", "s3://traces/day/", "--parts", "s3://traces/parts/", "--no-cache", "--format", "json"]
-    first, again = called(bucket, tmp_path), called(bucket, tmp_path)
+    line = ["report", "rows", "s3://traces/day/", "--parts", "s3://traces/parts/", "--no-cache", "--format", "json"]
+    first, again = called(line, tmp_path), called(line, tmp_path)
     joined = called(["report", "rows", "s3://traces/parts/", "--format", "json"], tmp_path)
     added = [called(["history", "add", "s3://traces/day/whole.json.gz", "--to", "s3://traces/h/"], tmp_path)[0::2]] * 2
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    gone = called(bucket, tmp_path)
-    server.stop()
+    gone = called(line, tmp_path)
     assert json.loads(first[1]) == json.loads(again[1]) == json.loads(joined[1]) == json.loads(out)
     assert added[0] == (0, "s3://traces/day/whole.json.gz added to s3://traces/h: whole\n")
     assert (gone[0], "the connection failed" in gone[2]) == (3, True)

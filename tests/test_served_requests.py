@@ -52,6 +52,7 @@ class Fake(ThreadingHTTPServer):
         self.headers: list[str | None] = []
         self.called: list[dict[str, Any]] = CALLED
         self.version: dict[str, Any] | None = {"version": "0.32.0"}
+        self.api: dict[str, Any] | None = None
         self.prefix, self.key, self.profiler = "", "", "works"
 
     @property
@@ -70,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         models = {"data": [{"id": "first"}, {"id": "second"}]}
-        known = {"/v1/models": models, "/version": self.server.version}
+        known = {"/v1/models": models, "/version": self.server.version, "/openapi.json": self.server.api}
         found = known.get(self.path.removeprefix(self.server.prefix))
         if self.server.key and self.headers["Authorization"] != f"Bearer {self.server.key}":
             self.send(401, '{"error": {"message": "Unauthorized"}}')
@@ -182,6 +183,17 @@ def test_a_tool_that_is_not_called_is_no_broken_call(
     found = answers(data)[0]
     assert found["valid"] is False
     assert found["problem"].startswith(problem)
+
+
+def test_fields_that_the_server_does_not_know_are_told(tmp_path: Path, server: Fake) -> None:
+    known = {"properties": dict.fromkeys(("messages", "prompt", "tools", "tool_choice", "response_format", "top_k",
+                                          "max_tokens"))}  # fmt: skip
+    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Asked"}}}}
+    paths = {path: {"post": {"requestBody": body}} for path in ("/v1/chat/completions", "/v1/completions")}
+    server.api = {"paths": paths, "components": {"schemas": {"Asked": known}}}
+    _, out, _ = called(["attach", server.url, "--requests", "ask.jsonl", "--repeats", "1", "--warmup", "0"], tmp_path)
+    text = "the server's API has no structured_outputs, guided_decoding_backend: it may ignore them"
+    assert text in " ".join(out.split())
 
 
 def test_another_plain_side(tmp_path: Path, server: Fake) -> None:

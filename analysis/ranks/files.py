@@ -56,16 +56,15 @@ def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     for path in paths:
         if is_stream(path):
             raise UsageError(f"ranks are read from files, not from {path_text(path)}", hint="molprof ranks DIR")
-        if is_remote(path):
-            files += listed(path, ENDINGS) or [path]
-            continue
-        if not path.is_dir():
+        in_bucket = listed(path, ENDINGS) if is_remote(path) else []
+        if not in_bucket and not path.is_dir():
             files.append(path)
             continue
-        inside = _files(path)
+        inside = in_bucket or _files(path)
         parts = [item for item in inside if is_part(item)]
-        traces = [item for item in inside if item not in parts and is_trace(item)]
-        remarks += left_out(path, [item for item in inside if item not in {*traces, *parts}])
+        traces = [item for item in inside if item not in parts and (in_bucket or is_trace(item))]
+        if not in_bucket:
+            remarks += left_out(path, [item for item in inside if item not in {*traces, *parts}])
         traces = traces or parts
         if not traces:
             raise UsageError(f"{path} holds no traces", hint="give the folder with one trace for each rank")
@@ -96,7 +95,7 @@ def ranks_path(folder: Path, digest: str, partial: bool) -> Path:
 
 
 def is_part(path: Path) -> bool:
-    """Whether a file is a part, by its content."""
+    """Return True if a file is a part, by its content; one in a bucket by its name."""
     if is_remote(path):
         return path.name.endswith(ENDING)
     try:
@@ -121,10 +120,11 @@ def read_part(path: Path) -> FileRanks:
         text = gzip.decompress(content(path))
         schema = msgspec.json.decode(text, type=dict[str, Any]).get("schema")
         if schema != SCHEMA:
-            raise TraceError(f"{path} is a part of schema {schema!r}; this molprof reads {SCHEMA}", hint)
+            what = f"a part of schema {schema!r}; this molprof reads {SCHEMA}"
+            raise TraceError(f"{remote_text(path)} is {what}", hint)
         return msgspec.json.decode(text, type=FileRanks)
     except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
-        raise TraceError(f"{path} is no whole part of a rank: {error}", hint) from error
+        raise TraceError(f"{remote_text(path)} is no whole part of a rank: {error}", hint) from error
 
 
 def known_ranks(folder: Path | None, path: Path, partial: bool) -> list[RankTrace] | None:

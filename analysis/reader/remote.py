@@ -6,6 +6,7 @@ in this process alone, and no message has them.
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import io
 import itertools
@@ -88,6 +89,16 @@ def listed(path: Path, endings: tuple[str, ...]) -> list[Path]:
     except Exception as error:
         raise _problem(path, error) from error
     return sorted(placed(f"{scheme}://{name}") for name in names if name.lower().endswith(endings))
+
+
+def size_and_time(path: Path) -> tuple[int, int]:
+    """Return the bytes of a file in another place, and when it was written, ns; 0 where that is not told."""
+    try:
+        info = _system(remote_text(path).partition("://")[0]).info(_address(path))
+    except Exception as error:
+        raise _problem(path, error) from error
+    when = info.get("LastModified")
+    return int(info.get("size") or 0), int(when.timestamp() * 1e9) if isinstance(when, datetime.datetime) else 0
 
 
 def content(path: Path) -> bytes:

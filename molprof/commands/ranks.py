@@ -11,6 +11,7 @@ import click
 
 from molprof import api
 from molprof.analysis.reader import Reading
+from molprof.analysis.reader.remote import is_remote
 from molprof.commands.inputs import PARTIAL_HINT
 from molprof.commands.options import (
     FOLDER,
@@ -72,10 +73,13 @@ def command(
       molprof ranks traces/ -o ranks.png
       molprof ranks traces/ --parts parts/ --submit slurm --slurm parallel=16
       molprof ranks parts/
+      molprof ranks traces/ --parts s3://bucket/parts
     """
     if submission.cluster is not None and parts is None:
         raise click.UsageError("--submit requires --parts DIR, a folder that the cluster's nodes see")
     result.check(rank_inputs(traces, result.output))
+    if submission.cluster is not None and is_remote(parts):
+        raise UsageError("tasks of a cluster leave their parts in a folder", hint="--parts DIR, on a shared disk")
     if parts is not None:
         make_folder(parts, "--parts")
     if submission.cluster is not None and parts is not None:
