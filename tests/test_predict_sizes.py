@@ -50,7 +50,7 @@ def test_shapes_of_one_row_leave_one_open() -> None:
 def test_rows_of_a_run_that_does_not_tell(tmp_path: Path) -> None:
     events = [operator("aten::mm", 0, [4, 8], [8, 16]), operator("aten::add", 20, [2, 2, 16], [16])]
     path = write(tmp_path / "run.json", {"traceEvents": events})
-    with pytest.raises(TraceError, match="does not tell how many rows"):
+    with pytest.raises(TraceError, match="does not record how many rows"):
         api.predict_sizes(path, "h100", "1:4")
     found, sizes = api.predict_sizes(path, "h100", "1:4", rows=2)
     assert [size.rows for size in sizes.each] == [1, 2, 4]

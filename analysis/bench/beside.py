@@ -199,7 +199,7 @@ def _by_cost(run: Run, finding: Finding, engines: list[EngineMasks], file: Path)
     each = f"per step of {nearest} row{'s' * (nearest > 1)}"
     if best.total.mean_ns > _ALIKE * current.total.mean_ns:
         return f"Keep it: of {len(of)} engines none costs less, {time_text(current.total.mean_ns)} {each} {where}."
-    return f"{_taken(best, current, each, where)}{_lost(finding, best, current)}."
+    return f"{_taken(best, current, each, where)}{_saved_share(finding, best, current)}."
 
 
 def _taken(best: StepCost, current: StepCost, each: str, where: str) -> str:
@@ -207,7 +207,7 @@ def _taken(best: StepCost, current: StepCost, each: str, where: str) -> str:
     return f"Take --processor {best.engine.removesuffix('-core')}: {times}, {where}"
 
 
-def _lost(finding: Finding, best: StepCost, current: StepCost) -> str:
+def _saved_share(finding: Finding, best: StepCost, current: StepCost) -> str:
     """Return the share of a step that the best engine saves, as text; empty where it is not known."""
     share = finding.figures.get("share_ratio")
     if share is None:

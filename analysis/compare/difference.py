@@ -109,12 +109,12 @@ def difference(first: Run | None, other: Run | None, wall: ComparedRow, index: i
     factors, factor_values = _factors(first, other)
     residual_ns = wall_ns - sum(split.values())
     equal = same_work(first, other)
-    parts = _apart(split, equal)
+    parts = _merge_equal(split, equal)
     machine_ns = sum(ns for part, ns in parts.items() if group_of(part) == MACHINE)
     # How much the machine changed its speed between two captures, as far as equal work tells.
     equal_ns = sum(first.phases[phase].wall_ns or 0 for phase in equal)
     drift = machine_ns / equal_ns if not wall.paired and equal_ns else None
-    intervals = _intervals(parts, [_apart(item, equal) for _, item in each], first, other, abs(drift or 0.0))
+    intervals = _intervals(parts, [_merge_equal(item, equal) for _, item in each], first, other, abs(drift or 0.0))
     # What can only be a difference between the runs: counts do not vary, times have intervals.
     sure = [
         part
@@ -301,7 +301,7 @@ def _phase(part: str) -> str | None:
     return PHASE_PARTS.get(part) or (None if group_of(part) in _COUNTED else group_of(part))
 
 
-def _apart(parts: Mapping[str, int], equal: frozenset[str]) -> dict[str, int]:
+def _merge_equal(parts: Mapping[str, int], equal: frozenset[str]) -> dict[str, int]:
     """Return the parts, with those of equal work merged into one part per phase under the machine's name."""
     merged: dict[str, int] = {}
     for part, ns in parts.items():

@@ -112,9 +112,9 @@ def read_recorded(engine: TraceProcessor, info: TraceInfo) -> RecordedTrace:
             ends[upid, tid] = max(ends[upid, tid], moment)
     work_start, work_end = work["ts"], work["ts"] + work["dur"]
     previous = _previous(work.select("device", "stream").rows())
-    latency, pause = _least(call_start, call_of, work_start, work_end, previous)
+    latency, pause = _least_delays(call_start, call_of, work_start, work_end, previous)
     is_sync = calls["is_sync"].astype(bool)
-    target, waited = _targets(call_start, call_end, is_sync, call_of, work_end)
+    target, waited = _synced_work(call_start, call_end, is_sync, call_of, work_end)
     unplaced = int((call_of == NONE).sum())
     return RecordedTrace(
         start,
@@ -126,7 +126,7 @@ def read_recorded(engine: TraceProcessor, info: TraceInfo) -> RecordedTrace:
         call_start,
         call_end,
         is_sync,
-        _before(threads, call_start, call_end),
+        _preceding_calls(threads, call_start, call_end),
         target,
         waited,
         _segments(calls, is_sync),
@@ -135,7 +135,7 @@ def read_recorded(engine: TraceProcessor, info: TraceInfo) -> RecordedTrace:
         work["class"].tolist(),
         call_of,
         previous,
-        _others(work, call_of, call_start, previous, latency, pause),
+        _awaited_work(work, call_of, call_start, previous, latency, pause),
         latency,
         pause,
         phases,
@@ -206,7 +206,7 @@ def _previous(keys: Sequence[Hashable]) -> np.ndarray:
     return previous
 
 
-def _least(
+def _least_delays(
     call_start: np.ndarray, call_of: np.ndarray, start: np.ndarray, end: np.ndarray, previous: np.ndarray
 ) -> tuple[int, int]:
     """Return low deciles of the time from a launch to work of an idle stream, and from work to the next that waits."""
@@ -221,7 +221,7 @@ def _least(
     )
 
 
-def _targets(
+def _synced_work(
     call_start: np.ndarray, call_end: np.ndarray, is_sync: np.ndarray, call_of: np.ndarray, work_end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the work that each sync waits for: of that launched before its start, the last to end before its end."""
@@ -239,7 +239,7 @@ def _targets(
     return target, ended > call_start
 
 
-def _before(threads: list[Thread], start: np.ndarray, end: np.ndarray) -> np.ndarray:
+def _preceding_calls(threads: list[Thread], start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Return the call before each one: of its own thread, or of another thread that handed over to it."""
     count, previous = len(threads), _previous(threads)
     # A call without length ends where it starts, and is not before itself: of one moment they stand by number.
@@ -261,7 +261,7 @@ def _segments(calls: Frame, is_sync: np.ndarray) -> np.ndarray:
     return segments
 
 
-def _others(
+def _awaited_work(
     work: Frame, call_of: np.ndarray, call_start: np.ndarray, previous: np.ndarray, latency: int, pause: int
 ) -> np.ndarray:
     """Return the work of another stream that each piece waited for, as its end right before the start shows."""

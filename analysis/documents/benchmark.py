@@ -82,13 +82,13 @@ def _doubts(items: Sequence[MeasuredCase]) -> Iterator[str]:
     for item in items:
         if item.doubts:
             reasons.setdefault(item.doubts, []).append(item)
-    names = {kind: _telling([item for item in items if item.kind == kind]) for kind in (GENERATE, SDPA)}
+    names = {kind: _varied([item for item in items if item.kind == kind]) for kind in (GENERATE, SDPA)}
     for doubts, cases in reasons.items():
         named = ", ".join(short(item, names[item.kind]) for item in cases)
         yield f"times are not reliable: {named}: during the timed passes {'; '.join(doubts)}"
 
 
-def _telling(items: Sequence[MeasuredCase]) -> list[str]:
+def _varied(items: Sequence[MeasuredCase]) -> list[str]:
     """Return the settings in which cases of a kind differ.
 
     The number of prompts only where the batch size does not vary.
@@ -114,7 +114,7 @@ def _generation(items: Sequence[MeasuredCase], gpu: bool) -> Iterator[Section]:
     done = [item for item in items if item.times_ns]
     if not done:
         return
-    names = _telling(items)
+    names = _varied(items)
     ordered = sorted(done, key=lambda item: (item.settings.get(_BATCH, 0), item.median_ns or 0, item.case))
     memory = dict.fromkeys(figures.peak_memory_of for item in done for figures in item.generation)
     notes = tuple(f"peak memory: {text}" for text in memory if text)
@@ -182,7 +182,7 @@ def _not_ok(items: Sequence[MeasuredCase]) -> list[Section]:
     bad = [item for item in items if item.status != OK]
     if not bad:
         return []
-    names = {kind: _telling([item for item in items if item.kind == kind]) for kind in {item.kind for item in items}}
+    names = {kind: _varied([item for item in items if item.kind == kind]) for kind in {item.kind for item in items}}
     why: dict[tuple[str, str], list[str]] = {}
     for item in bad:
         message = short_message(item.message)

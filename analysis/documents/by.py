@@ -118,7 +118,7 @@ def _table(item: BySteps, labels: tuple[str, str], word: str, most: int | None =
         *([Column("±", "ns", joined=True)] if noisy else []), Column("ratio", "factor", joined=True),
         Column("count", "number"), Column("then", "number", joined=True),
     ]  # fmt: skip
-    cells: list[Row] = [_cells(_shown(row.name, item.by), row, noisy) for row in shown]
+    cells: list[Row] = [_cells(_display_name(row.name, item.by), row, noisy) for row in shown]
     if left := rows[len(shown) :]:
         change_ns = sum(row.change_ns for row in left)
         medians = [sum(getattr(row, side).median_ns for row in left) for side in ("first", "other")]
@@ -130,7 +130,7 @@ def _table(item: BySteps, labels: tuple[str, str], word: str, most: int | None =
     return Section(f"Per {_step(item)}" if item.first.steps else "Whole traces", tuple(_notes(item, labels)), table)
 
 
-def _shown(name: str, by: str) -> str:
+def _display_name(name: str, by: str) -> str:
     """Return a function before its file, and a class after what is left of a long operator.
 
     Tables cut the end of a name.
@@ -237,7 +237,7 @@ def _listed(rows: Sequence[StepRow], by: str) -> str:
 
 def _named(name: str, by: str) -> str:
     """Return a row's name in a sentence: of modules the last two."""
-    return FoldedLocation(None, name).inner if by == MODULE else _shown(name, by)
+    return FoldedLocation(None, name).inner if by == MODULE else _display_name(name, by)
 
 
 def _counts(row: StepRow) -> str:

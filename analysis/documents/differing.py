@@ -51,7 +51,7 @@ def first_screen(comparison: Comparison, reports: Reports) -> Iterator[Section]:
     yield from parts
     of_classes = list(classes(comparison))
     yield from of_classes
-    yield from _telling(comparison, _LEAST_FIGURES if of_classes else _FIGURES if parts else _MOST_FIGURES)
+    yield from _largest_differences(comparison, _LEAST_FIGURES if of_classes else _FIGURES if parts else _MOST_FIGURES)
 
 
 def _unlike(comparison: Comparison, reports: Reports) -> Iterator[tuple[str, str]]:
@@ -73,7 +73,7 @@ def _unlike(comparison: Comparison, reports: Reports) -> Iterator[tuple[str, str
             yield name, " -> ".join(dict.fromkeys(map(settings.text, cells)))
 
 
-def _telling(comparison: Comparison, most: int) -> Iterator[Section]:
+def _largest_differences(comparison: Comparison, most: int) -> Iterator[Section]:
     """Yield the figures that differ most: beyond noise, or by a tenth where noise is unknown; of equal ratios one."""
     sizes: dict[str, float] = {}
     seen = {_ratios(comparison.wall)}  # the verdict has it

@@ -83,7 +83,7 @@ def _run(run: Run) -> str:
     if not run.has_answers:
         amount = f"{counted(run.steps, 'step')} whose tokens are not recorded"
     if wall.median is None:
-        return f"{run.setup.label}: {amount}; no unprofiled times are recorded.{_cut(run)}"
+        return f"{run.setup.label}: {amount}; no unprofiled times are recorded.{_cut_answers(run)}"
     named = [name for name in run.phases if name != "processor" or run.has_processor]
     shares = sorted(((run.phases[name].wall_ns or 0, name) for name in named), reverse=True)
     largest = "".join(
@@ -96,10 +96,10 @@ def _run(run: Run) -> str:
     whole, per_what = (run.generated_tokens, "token") if run.has_answers else (run.steps, "step")
     each = f"{time_text(per(wall.median, whole))} per {per_what}"
     tail = f"; {largest.removeprefix(', ')}" if largest else ""
-    return f"{run.setup.label}: {amount} in {time_text(wall.median)} ({times}), {each}{tail}.{_cut(run)}"
+    return f"{run.setup.label}: {amount} in {time_text(wall.median)} ({times}), {each}{tail}.{_cut_answers(run)}"
 
 
-def _cut(run: Run) -> str:
+def _cut_answers(run: Run) -> str:
     """Return a note on answers that the token limit ended: their tokens and times are not of whole answers."""
     if not run.cut_answers:
         return ""

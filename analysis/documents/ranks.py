@@ -75,7 +75,7 @@ def ranks_document(job: RankedJob) -> Document:
         "late: after the median of the other ranks, summed over the collectives to which the rank came last",
         "clocks' error: how far the ends of a collective of the step are apart at most, times those it was last to",
         "others waited: summed over ranks",
-        *(_instead(item) for item in sorted(job.stragglers, key=lambda item: -item.late_ns)[:3]),
+        *(_activity(item) for item in sorted(job.stragglers, key=lambda item: -item.late_ns)[:3]),
     )
     collectives: tuple[str, ...] = (
         "waiting: until the last rank began; waiting, moving, exposed and hidden are summed over ranks",
@@ -195,7 +195,7 @@ def _path(job: RankedJob) -> list[Section]:
     return [Section("Critical path over ranks", tuple(notes), table)]
 
 
-def _instead(item: Straggler) -> str:
+def _activity(item: Straggler) -> str:
     """Return the activity of a straggler while it was late."""
     if not item.is_sure:
         return f"{item.step}, rank {item.rank}: {_UNSURE}, so its activity meanwhile is not known"
@@ -289,11 +289,11 @@ def _summary(job: RankedJob, ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
             "Waiting is distinguished from exposed communication by the clocks of two ranks, which are up to "
             f"{time_text(clocks.most_ns)} apart here: take both as one."
         )
-    yield from _late(job, sure=True)
-    yield from _late(job, sure=False)
+    yield from _late_ranks(job, sure=True)
+    yield from _late_ranks(job, sure=False)
 
 
-def _late(job: RankedJob, sure: bool) -> Iterator[str]:
+def _late_ranks(job: RankedJob, sure: bool) -> Iterator[str]:
     """Yield a sentence for each rank that others waited for, and for ranks whose clocks do not show who was late."""
     stragglers = [item for item in job.stragglers if item.is_sure == sure]
     number = len({(item.step, item.number) for item in job.stragglers})

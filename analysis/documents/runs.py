@@ -49,7 +49,7 @@ def runs_section(comparison: Comparison) -> Section | None:
     if times is None or (len(comparison.runs) == 2 and not any(it.run or it.served for it in comparison.runs)):
         return None
     columns, cells, legend = times
-    for title, unit, more in _more(comparison):
+    for title, unit, more in _further_rows(comparison):
         if any(cell.value is not None for cell in more):
             columns.append(Column(title, unit))
             cells = [(*row, cell) for row, cell in zip(cells, more, strict=True)]
@@ -114,18 +114,18 @@ def _of_times(row: ComparedRow, index: int, has_intervals: bool) -> tuple[Cell, 
     return *cells, Cell(ratio, "factor", noise=bool(index) and row.within_noise(index))
 
 
-def _more(comparison: Comparison) -> Iterator[tuple[str, Unit, list[Cell]]]:
+def _further_rows(comparison: Comparison) -> Iterator[tuple[str, Unit, list[Cell]]]:
     """Yield the rows on the constraint's cost and on the answers; None: not recorded."""
     rows = {row.figure.id: row for row in comparison.rows}
     reports = comparison.runs
     yield "processor per step", "number", [Cell(value, "ns") for value in rows["processor_ns"].values]
-    yield _ONCE, "number", [_once(report) for report in reports]
+    yield _ONCE, "number", [_construction_time(report) for report in reports]
     yield "valid", "number", [_valid(report) for report in reports]
     noun = "molecule" if any(report.run is not None and report.run.of_molecules for report in reports) else "answer"
     yield f"{noun} tokens", "number", [Cell(value, "number") for value in rows["tokens_per_molecule"].values]
 
 
-def _once(report: Report) -> Cell:
+def _construction_time(report: Report) -> Cell:
     """Return the time of making a constraint, which a run without one does not need."""
     made_ns = None if report.run is None else report.run.processor_once_ns
     if made_ns is None and is_constrained(report) is False:

@@ -82,7 +82,7 @@ def _of_several(comparison: Comparison) -> str:
     machine = [f"{signed_time_text(ns)} of {labels[at]}" for at, item in named if (ns := _machine_ns(item))]
     said += [f"The same work at another speed, so the machine: {listed(machine)}."] if machine else []
     runs = [report.run for report in comparison.timed]
-    measured = dict.fromkeys(_measured(runs[at], runs[0], item) for at, item in differences)
+    measured = dict.fromkeys(_how_measured(runs[at], runs[0], item) for at, item in differences)
     text = "; ".join(measured)
     said.append(f"Times: {text}.")
     doubts = [
@@ -146,7 +146,7 @@ def _against(comparison: Comparison, index: int, difference: Difference) -> str:
     label, first_label, wall = comparison.labels[index], comparison.labels[0], comparison.wall
     ratio, (here_ns, there_ns) = wall.ratios[index], wall.numbers(index)
     between = _between(wall, index)
-    measured = _measured(comparison.timed[index].run, comparison.timed[0].run, difference)
+    measured = _how_measured(comparison.timed[index].run, comparison.timed[0].run, difference)
     change = f"{signed_time_text(difference.wall_ns)}{between} ({measured})"
     times = f"{time_text(here_ns)} against {time_text(there_ns)}, {change}."
     if by_token(comparison):
@@ -186,11 +186,11 @@ def _at_limit(comparison: Comparison, indices: Sequence[int], so: str) -> str:
     answers = [f"{count_text(run.cut_answers)} of {counted(run.molecules, 'answer')} of {label}" for label, run in cut]
     limits = dict.fromkeys(count_text(run.setup.max_new_tokens) for _, run in cut)
     tokens = " against ".join(count_text(run.generated_tokens) for _, run in named)
-    stopped = f"{listed(_of_each(answers, cut, len(named)))} stopped at the token limit of {listed([*limits])}"
+    stopped = f"{listed(_per_run(answers, cut, len(named)))} stopped at the token limit of {listed([*limits])}"
     return f" {stopped}: {so}" if len(named) > 2 else f" {stopped} ({tokens} tokens): {so}"
 
 
-def _of_each(texts: Sequence[str], runs: Sequence[tuple[str, Run]], count: int) -> Sequence[str]:
+def _per_run(texts: Sequence[str], runs: Sequence[tuple[str, Run]], count: int) -> Sequence[str]:
     """Return the texts, which end with labels of runs; a single one where more than two runs all have the same."""
     alike = {text.removesuffix(label) for text, (label, _) in zip(texts, runs, strict=True)}
     return [f"{alike.pop()}each run"] if len(texts) == count > 2 and len(alike) == 1 else texts
@@ -274,7 +274,7 @@ def _validity(comparison: Comparison, indices: Sequence[int]) -> str:
         f" of {label}"
         for label, run in few
     ]
-    return f" Valid: {', '.join(_of_each(texts, few, len(runs)))}."
+    return f" Valid: {', '.join(_per_run(texts, few, len(runs)))}."
 
 
 def _parts(difference: Difference) -> str:
@@ -341,7 +341,7 @@ def _named(difference: Difference, parts: Iterable[str]) -> Iterator[str]:
     return (f"{PART_LABELS.get(part, part)} ({signed_time_text(difference.parts[part])})" for part in parts)
 
 
-def _measured(here: Run | None, there: Run | None, difference: Difference) -> str:
+def _how_measured(here: Run | None, there: Run | None, difference: Difference) -> str:
     """Return how the times were measured."""
     if difference.paired:
         few = ", too few to know the noise" if difference.wall_interval is None else ""

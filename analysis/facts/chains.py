@@ -42,9 +42,9 @@ def find_chains(work: GpuWork, name_of: Array, forms: Sequence[Form]) -> Chains:
     rows: list[tuple[str, Array, int]] = []
     for form in forms:
         kernels = len(form.names)
-        starts = np.flatnonzero((left >= kernels) & _are(form.names[0], size)[names])
+        starts = np.flatnonzero((left >= kernels) & _mask_of(form.names[0], size)[names])
         for index in range(1, kernels):
-            starts = starts[_are(form.names[index], size)[names[starts + index]]]
+            starts = starts[_mask_of(form.names[index], size)[names[starts + index]]]
         rows.append((form.chain, starts, kernels))
     start = np.concatenate([row[1] for row in rows]) if rows else np.empty(0, dtype=np.int64)
     length = np.concatenate([np.full(len(row[1]), row[2]) for row in rows]) if rows else start
@@ -68,7 +68,7 @@ def find_chains(work: GpuWork, name_of: Array, forms: Sequence[Form]) -> Chains:
     )
 
 
-def _are(wanted: frozenset[int], size: int) -> Array:
+def _mask_of(wanted: frozenset[int], size: int) -> Array:
     """Return a mask of the wanted numbers below `size`: bool."""
     is_wanted = np.zeros(size, dtype=bool)
     is_wanted[list(wanted)] = True

@@ -52,7 +52,7 @@ def assign_lanes(
                 lanes[members] += _first_lanes(starts_ns[members], ends_ns[members], deepest)
                 break
             gives_and_stays = kinds and (kinds[0][members], kinds[1][members])
-            moving, too_deep = _moving(starts_ns[members], ends_ns[members], deepest, gives_and_stays)
+            moving, too_deep = _overlapping(starts_ns[members], ends_ns[members], deepest, gives_and_stays)
             deep.append(members[too_deep])
             members = members[moving]
             lane += 1
@@ -71,7 +71,7 @@ def time_order(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
     return order
 
 
-def _flat(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> bool:
+def _are_nested(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> bool:
     """Return True if slices, in track order, never partly overlap and are not deep; False if possibly half as deep."""
     # Empty slices overlap none, but the engine nests those of one moment.
     if np.any(starts_ns[deepest // 2 :] == starts_ns[: -(deepest // 2)]):
@@ -97,7 +97,7 @@ def _flat(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> bool:
     return bool(is_shallow and np.array_equal(started[by_end] + 1, ended))
 
 
-def _moving(
+def _overlapping(
     starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int, kinds: tuple[np.ndarray, np.ndarray] | None = None
 ) -> tuple[list[int], list[int]]:
     """Return positions of slices, in track order, that must leave their track, and those of them that are too deep.
@@ -106,7 +106,7 @@ def _moving(
     """
     moved: list[int] = []
     deep: list[int] = []
-    if _flat(starts_ns, ends_ns, deepest):
+    if _are_nested(starts_ns, ends_ns, deepest):
         return moved, deep
     open_ends: list[int] = []
     open_at: list[int] = []  # their positions

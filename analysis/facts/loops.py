@@ -42,7 +42,7 @@ class PhaseMarks(Struct, frozen=True):
 
     def is_phase(self, *names: str) -> Array:
         """Return True for each mark of one of some phases."""
-        return _is_any(self.phase, *names)
+        return _is_one_of(self.phase, *names)
 
 
 class GenerateCalls(Struct, frozen=True):
@@ -115,7 +115,7 @@ def loop_marks(marks: PhaseMarks) -> PhaseMarks:
     What begins in a draft is left out (an assistant generates there), and what begins in a processor, but for masks
     (some processors run a model).
     """
-    of_loop = _is_any(marks.part, GENERATE, CONTINUOUS)
+    of_loop = _is_one_of(marks.part, GENERATE, CONTINUOUS)
     if not of_loop.any() and marks.is_phase("forward").sum() < 2:
         return marks.some(np.empty(0, dtype=np.int64))
     in_draft, in_processor = (
@@ -138,8 +138,8 @@ def find_calls(marks: PhaseMarks) -> GenerateCalls:
     turn = np.flatnonzero(counts & marks.is_phase("draft", "prepare", "processor", "sampling"))
     phase = marks.phase[turn]
     last, before = (_shifted(phase, call[turn], by) for by in (1, 2))
-    follows = _is_any(last, "", "processor") | (last == "sampling") & (before != "draft")
-    begins[turn] = _is_any(phase, "draft", "prepare") & follows
+    follows = _is_one_of(last, "", "processor") | (last == "sampling") & (before != "draft")
+    begins[turn] = _is_one_of(phase, "draft", "prepare") & follows
     counts[turn[(phase == "sampling") & (last == "draft")]] = False
     begun = np.cumsum(begins)
     # Up to the call: its own mark begins no step.
@@ -169,7 +169,7 @@ def other_steps(marks: PhaseMarks) -> LoopSteps:
     """
     is_forward = marks.is_phase("forward")
     begins = (marks.part == CONTINUOUS) & marks.is_phase("prepare")
-    is_model = not (_is_any(marks.part, GENERATE, CONTINUOUS) | marks.is_phase("backward")).any()
+    is_model = not (_is_one_of(marks.part, GENERATE, CONTINUOUS) | marks.is_phase("backward")).any()
     if is_model and is_forward.sum() > 1 and len(set(marks.model[is_forward].tolist())) == 1:
         begins = (marks.part == MODEL) & is_forward
     of = _last_of(begins, marks.thread)
@@ -280,7 +280,7 @@ def find_choices(samplings: Samplings, operators: ThreadSlices, is_topk: Array, 
     return StepChoices(samplings.call[chosen], samplings.step[chosen], operators.id[single[first]], count[chosen])
 
 
-def _is_any(texts: Array, *names: str) -> Array:
+def _is_one_of(texts: Array, *names: str) -> Array:
     """Return True for each text that is one of the names."""
     is_one: Array = np.logical_or.reduce([texts == name for name in names])
     return is_one

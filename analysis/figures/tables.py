@@ -71,7 +71,9 @@ def _step_lengths(table: FigureTable) -> FigureTable:
         for measure in _MEASURES:
             if row[f"{measure}_ns"] is not None:
                 times.setdefault((row["kind"], row["is_inferred"], measure), []).append(row[f"{measure}_ns"])
-    rows = tuple((*key, len(ns), median(ns), min(ns), max(ns), ns[0], int(_is_unlike(ns))) for key, ns in times.items())
+    rows = tuple(
+        (*key, len(ns), median(ns), min(ns), max(ns), ns[0], int(_is_unusual(ns))) for key, ns in times.items()
+    )
     return replace(
         table,
         columns=(
@@ -82,7 +84,7 @@ def _step_lengths(table: FigureTable) -> FigureTable:
     )  # fmt: skip
 
 
-def _is_unlike(times: list[int]) -> bool:
+def _is_unusual(times: list[int]) -> bool:
     """Return True if the first time is far from all others."""
     first, *rest = times
     return len(times) >= _LEAST_STEPS and (first > _UNLIKE * max(rest) or _UNLIKE * first < min(rest))

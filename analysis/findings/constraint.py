@@ -145,9 +145,9 @@ def _of_run(known: TraceFacts, run: Run, name: str) -> FindingEvidence:
         head.figures |= {"processor_host_ns": phase.host_ns, "recorded_ns": known.scope.recorded_ns}
     else:
         head.clauses.append("it has no time of its own: it runs in other phases, or no time is recorded")
-    done, where = _done(known, run, course, head) if has_phase else (EvidencePart([], {}), None)
+    done, where = _work_in_steps(known, run, course, head) if has_phase else (EvidencePart([], {}), None)
     text, rest = done_to_text(known, run, course), _rest(run, steps_ns, course)
-    parts = [head, done, _times_by_class(run), _made(run), text, rest]
+    parts = [head, done, _times_by_class(run), _construction(run), text, rest]
     figures: dict[str, int | float] = {"steps": run.steps}
     for part in parts:
         figures |= part.figures
@@ -155,7 +155,7 @@ def _of_run(known: TraceFacts, run: Run, name: str) -> FindingEvidence:
         "; ".join(clause for part in parts for clause in part.clauses),
         figures,
         None if high is None else known.gain(high, _OF_GAIN),
-        title=_title(name, course.share, _what_sets(run)),
+        title=_title(name, course.share, _largest_part(run)),
         fix=remedy_of_run(run, course),
     )
     return evidence if where is None else replace(evidence, location=where.name, location_ratio=where.ratio)
@@ -169,7 +169,7 @@ def _title(name: str, share: float | None, rest: str) -> str:
     return f"{what} takes {percent_text(share)} of the steps{small}"
 
 
-def _what_sets(run: Run) -> str:
+def _largest_part(run: Run) -> str:
     """Return the largest part of the steps apart from the processor, as text."""
     times = {name: run.phases[name].wall_ns or 0 for name in _STEP if name != PROCESSOR}
     times["forward"] += times.pop("prefill")
@@ -231,7 +231,7 @@ def _percentiles(times: Mapping[str, Any]) -> str:
     return ", ".join([*said, f"longest {time_text(times['longest_ns'])}"])
 
 
-def _done(
+def _work_in_steps(
     known: TraceFacts, run: Run, course: ConstraintContext, head: EvidencePart
 ) -> tuple[EvidencePart, Location | None]:
     """Return the constraint's work in the steps: operators, time outside them, functions, launches, syncs, copies.
@@ -305,7 +305,7 @@ def _times_by_class(run: Run) -> EvidencePart:
     return EvidencePart([f"by class, per timed step: {said}"] if said else [], {})
 
 
-def _made(run: Run) -> EvidencePart:
+def _construction(run: Run) -> EvidencePart:
     """Return the text on the construction of the constraint, which no step contains."""
     part = EvidencePart([], {})
     if run.processor_once_ns:

@@ -87,9 +87,9 @@ def remedy_of_run(run: Run, course: ConstraintContext) -> str:
     if isinstance(run.program, ProgramTotals):
         return _of_program(run, course)
     if ":" in course.name:
-        return f"{_of_own(course)} {_lines(course, 'molprof capture')}"
+        return f"{_of_own(course)} {_where_to_begin(course, 'molprof capture')}"
     if run.setup.engine == VLLM:
-        return f"{_another(run) or _CAPTURE_ALL} {_SHORTER}"
+        return f"{_best_engine(run) or _CAPTURE_ALL} {_SHORTER}"
     if run.setup.processor is None:
         return f"Leave out what the answers do not need of {course.name}; molprof run times each processor apart."
     return _of_captured(run, course)
@@ -101,7 +101,7 @@ def _of_captured(run: Run, course: ConstraintContext) -> str:
     constraints = {kind: getattr(setup, kind, None) for kind in CONSTRAINTS}
     instead: Any = (setup.processor_parameters or {}).get("instead_of", {})
     if constraints["grammar_file"] is not None and name in ENGINES:
-        if measured := _another(run):
+        if measured := _best_engine(run):
             return f"{measured} {_of_parts(run)}".strip()
         other = next(engine for engine in ENGINES if engine != name)
         return f"Capture the other engine that takes a grammar beside it: --processor {name},{other}."
@@ -109,11 +109,11 @@ def _of_captured(run: Run, course: ConstraintContext) -> str:
         reason = (
             f"No table was made ({instead[TABLE]}): write the constraint without that, and a step looks its masks up."
         )
-        return f"{reason} {_another(run) or question(run)}"
+        return f"{reason} {_best_engine(run) or question(run)}"
     if name in WHOLE_TEXT and name != TABLE and any(value is not None for value in constraints.values()):
-        other = _another(run) or question(run)
+        other = _best_engine(run) or question(run)
         return " ".join(filter(None, (other, _of_parts(run), _forced(run, course, other.startswith(_TAKE_TABLE)))))
-    if name == TABLE and (other := _another(run)):
+    if name == TABLE and (other := _best_engine(run)):
         return " ".join(filter(None, (other, _forced(run, course))))
     if name in _AS_TABLE:
         faster = f"Take --processor {_AS_TABLE[name]}: masks that are made before the first step, for all rows at once."
@@ -121,7 +121,7 @@ def _of_captured(run: Run, course: ConstraintContext) -> str:
     return _forced(run, course) or "A step looks its masks up already: larger batches share it among more rows."
 
 
-def _another(run: Run) -> str:
+def _best_engine(run: Run) -> str:
     """Return the engine to use instead, of those that this capture measured on the same prompts; empty without any."""
     session = run.session
     measured = [] if session is None or not session.measured else session.measured
@@ -222,7 +222,7 @@ def _of_own(course: ConstraintContext) -> str:
     return "Keep masks as tensors on the logits' device, and apply them with one operation in place."
 
 
-def _lines(course: ConstraintContext, command: str) -> str:
+def _where_to_begin(course: ConstraintContext, command: str) -> str:
     """Return the locations in the program to look at first, as a sentence."""
     if course.function is not None:
         return f"Begin in {course.function}; molprof report by source TRACE has all functions."
@@ -233,7 +233,7 @@ def _of_program(run: Run, course: ConstraintContext) -> str:
     assert isinstance(run.program, ProgramTotals)
     calls = sorted(run.program.processors, key=lambda item: -(item.time_ns or 0))
     parameters = run.setup.processor_parameters or {}
-    lines = _lines(course, "molprof run")
+    lines = _where_to_begin(course, "molprof run")
     first = next((item for item in calls if item.time_ns), calls[0] if calls else None)
     if first is None or (first.name.startswith("PrefixConstrained") and _PREFIX in parameters):
         if _PREFIX in parameters:

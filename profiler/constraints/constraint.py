@@ -35,7 +35,7 @@ _Array = np.ndarray[Any, Any]
 
 def table_of(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int) -> TokenDfa:
     """Return the token automaton of all tokenizations of an automaton's texts, then the end token. Raises TooLarge."""
-    kinds, ways = _ways(automaton, vocabulary, eos, width)
+    kinds, ways = _transitions(automaton, vocabulary, eos, width)
     states, count = len(automaton.moves), len(ways) + 2
     # Class 0: what may never follow; the last one: the end token.
     classes = kinds.astype(np.int32)
@@ -60,7 +60,7 @@ def table_of(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int)
     return token_dfa
 
 
-def _ways(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int) -> tuple[_Array, list[_Array]]:
+def _transitions(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int) -> tuple[_Array, list[_Array]]:
     """Return each token id's number of its transitions, int64 (width,), 0 for none; and the transitions.
 
     A way is the state that a token leads to from each, int32 (S,), -1: nowhere. Tokens are walked byte by byte, all

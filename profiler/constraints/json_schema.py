@@ -155,7 +155,7 @@ class _Schemas:
                 branches = [_merged([self._followed(branch), rest]) if rest else branch for branch in schema[key]]
                 if key == "anyOf":
                     return either(*(self.part(branch, inside) for branch in branches))
-                return self._apart(branches, inside)
+                return self._exactly_one(branches, inside)
         if "const" in schema or "enum" in schema:
             return self._listed(schema)
         kinds = schema.pop("type", None)
@@ -232,7 +232,7 @@ class _Schemas:
             parts.append(_separated([*first, more]))
         return sequence(text("["), either(*parts), text("]"))
 
-    def _apart(self, branches: Sequence[Any], inside: Mapping[str, int]) -> Part:
+    def _exactly_one(self, branches: Sequence[Any], inside: Mapping[str, int]) -> Part:
         """Return the automaton of exactly one of the parts; NotRegular if two have a common text."""
         before, self._closed = self._closed, True
         automata = []

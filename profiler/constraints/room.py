@@ -66,7 +66,7 @@ def room_of(kind: str, constraint: str, automaton: Automaton, tokenizers: Sequen
     shown = [
         next(byte for byte in _READABLE if automaton.kinds[byte] == one) for one in range(automaton.moves.shape[1])
     ]
-    ways = _ways(automaton, shown)
+    ways = _predecessors(automaton, shown)
     end = next(state for state in ways if automaton.ends[state])
     states, path = _path(ways, end)
     sizes = np.bincount(automaton.kinds)
@@ -102,7 +102,7 @@ def _loops(automaton: Automaton, shown: Sequence[int], ways: _Ways) -> list[Endl
     loops = []
     for index, cause, following in sorted(candidates, key=lambda one: one[:2])[:_MOST_LOOPS]:
         entry = list(ways)[index]
-        from_here = _ways(automaton, shown, entry)
+        from_here = _predecessors(automaton, shown, entry)
         last = next(state for state in from_here if entry in following[state])
         closing = next(byte for byte in shown if automaton.moves[last, automaton.kinds[byte]] == entry)
         loops.append(EndlessLoop(cause, _text(_path(ways, entry)[1]), _text([*_path(from_here, last)[1], closing])))
@@ -138,7 +138,7 @@ def _components(following: Sequence[Sequence[int]]) -> Iterator[list[int]]:
             yield component
 
 
-def _ways(automaton: Automaton, shown: Sequence[int], first: int = 0) -> _Ways:
+def _predecessors(automaton: Automaton, shown: Sequence[int], first: int = 0) -> _Ways:
     """Return for each state, nearest first, its predecessor on a shortest path from `first`, and the byte between."""
     ways: _Ways = {first: None}
     waiting = [first]

@@ -41,7 +41,7 @@ def check_fit(settings: CaptureSettings, processor: Any, prompts: Sequence[Promp
     name = getattr(processor, "name", settings.processor)
     if settings.forced_runs and processor is None:
         raise UsageError("without a processor no token is forced", hint="--lp, or leave out --forced-runs")
-    if getattr(processor, "needs_templates", False) and not _told(prompts):
+    if getattr(processor, "needs_templates", False) and not _lengths_known(prompts):
         raise UsageError(
             f"the processor {name!r} needs molecules: plain text has no skeleton to keep to",
             hint="--smiles FILE; xgrammar and llguidance take --schema or --regex; or a processor of your own",
@@ -53,11 +53,11 @@ def check_fit(settings: CaptureSettings, processor: Any, prompts: Sequence[Promp
             f"the processor {name!r} lets coordinates take as many tokens as they need: it has no placeholder",
             hint="leave out --placeholder",
         )
-    if settings.sort and not _told(prompts):
+    if settings.sort and not _lengths_known(prompts):
         raise UsageError("prompts of plain text have no expected length to sort by", hint="leave out --sort")
 
 
-def _told(prompts: Sequence[Prompt]) -> bool:
+def _lengths_known(prompts: Sequence[Prompt]) -> bool:
     """Return True if all prompts are of molecules, so that the length of each answer is known."""
     return all(prompt.molecule is not None for prompt in prompts)
 
@@ -108,11 +108,11 @@ class Runner:
         plans = _cut(prompts, needs, size, sort, one_width=static, full_rows=full)
         if joined:
             plans = [replace(plan, most_waiting=_most_waiting(plan, settings)) for plan in plans]
-        return _fitted(plans, settings.padding_multiple, settings.max_cache_length, self.loaded.context)
+        return _padded(plans, settings.padding_multiple, settings.max_cache_length, self.loaded.context)
 
     def sorts(self, prompts: Sequence[Prompt]) -> bool:
         """Return True if batches are cut by length: as `sort` says, else if all prompts are of molecules."""
-        return _told(prompts) if self.settings.sort is None else self.settings.sort
+        return _lengths_known(prompts) if self.settings.sort is None else self.settings.sort
 
     @functools.cached_property
     def engine(self) -> Engine:
@@ -266,7 +266,7 @@ def _most_waiting(plan: BatchPlan, settings: CaptureSettings) -> int:
     return arrived + -(-plan.rows * plan.max_new_tokens // settings.batch_size)
 
 
-def _fitted(
+def _padded(
     plans: Sequence[BatchPlan], multiple: int, cache_length: int | None, context: int | None
 ) -> list[BatchPlan]:
     """Return the batches with prompts padded to a multiple of `multiple` tokens.

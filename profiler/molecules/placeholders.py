@@ -78,12 +78,12 @@ def free_positions(
     tokenizer: AnyTokenizer, placeholders: Sequence[str], form: TextFormat = DEFAULT
 ) -> list[int | None]:
     """Return FREE positions that each placeholder gives a block; None if it merges with a bracket and so is forced."""
-    return [None if merged else free for free, merged in _inside(tokenizer, placeholders, form)]
+    return [None if merged else free for free, merged in _tokens_inside(tokenizer, placeholders, form)]
 
 
 def needed_tokens(tokenizer: AnyTokenizer, blocks: Sequence[str], form: TextFormat = DEFAULT) -> list[int]:
     """Return tokens that each block's text needs between forced brackets, with which no token can merge."""
-    return [free + merged for free, merged in _inside(tokenizer, blocks, form)]
+    return [free + merged for free, merged in _tokens_inside(tokenizer, blocks, form)]
 
 
 def candidates(integer_digits: int, decimals: int) -> list[str]:
@@ -137,7 +137,7 @@ def fits(
     return [fit(text, tokens, needed) for tokens, text in plainest.items()]
 
 
-def _inside(tokenizer: AnyTokenizer, blocks: Sequence[str], form: TextFormat) -> list[tuple[int, int]]:
+def _tokens_inside(tokenizer: AnyTokenizer, blocks: Sequence[str], form: TextFormat) -> list[tuple[int, int]]:
     """Return per block the tokens inside its brackets, and how many of its ends (0 to 2) merge with a bracket."""
     counts = []
     before, after = _ATOM + form.block_open, form.block_close + _ATOM

@@ -101,7 +101,7 @@ def _no_steps(size: int) -> StepDurations:
     return StepDurations(Amounts(size), Amounts(size))
 
 
-def _apart(first: Amounts, other: Amounts) -> bool:
+def _are_disjoint(first: Amounts, other: Amounts) -> bool:
     """Return True if most steps of one are longer than most steps of the other."""
     (low, high), (other_low, other_high) = first.spread, other.spread
     return low > other_high or other_low > high
@@ -151,7 +151,7 @@ class StepRow:
         """True if both did the same work, equally often per step, as far as counts show."""
         if self.is_of_one:
             return False
-        return self.first.count == self.other.count or not _apart(self.first.counts, self.other.counts)
+        return self.first.count == self.other.count or not _are_disjoint(self.first.counts, self.other.counts)
 
 
 @dataclass(frozen=True)

@@ -45,13 +45,13 @@ def _graph_positions(facts: Facts) -> Sequence[Column]:
     gap = graphs.spread(which[waits], nodes.gap_ns[placed][waits], len(keys))
     texts, categories = ([getattr(name, key) for name in facts.names] for key in ("name", "category"))
     return (
-        keys // width, keys % width, _least(texts, work.name[placed], which, len(keys)),
-        _least(categories, work.name[placed], which, len(keys)), took.count, took.middle, took.least, took.most,
+        keys // width, keys % width, _first_texts(texts, work.name[placed], which, len(keys)),
+        _first_texts(categories, work.name[placed], which, len(keys)), took.count, took.middle, took.least, took.most,
         took.sum, known(gap.middle, NONE), known(np.where(gap.count > 0, gap.sum, NONE), NONE),
     )  # fmt: skip
 
 
-def _least(texts: list[str], of: Array, groups: Array, size: int) -> list[str]:
+def _first_texts(texts: list[str], of: Array, groups: Array, size: int) -> list[str]:
     """Return the first text in order of each group. of: the index of the text of each row."""
     order = sorted(set(texts))
     ranks = {text: rank for rank, text in enumerate(order)}
