@@ -72,8 +72,8 @@ TOGETHER = (
     "flows+flows_of_one_number+collectives",
 )
 ALONE = sorted(SHAPES.keys() - {name for names in TOGETHER for name in names.split("+")})
-# Shapes with many of what numpy might look at one by one, and the least number of events of each.
-TIMED = "streams+devices"
+# Shapes with many of what numpy might look at one by one, and their least number of events.
+TIMED = ("streams", "devices")
 LONG_EVENTS = 3_000
 
 
@@ -190,14 +190,15 @@ def test_twice_the_events_take_twice_the_work(
         assert growth(shape, base, after, later, ("instructions", "calls"), 1) == []
 
 
-def test_four_times_the_events_take_four_times_the_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", TIMED)
+def test_four_times_the_events_take_four_times_the_time(shape: str, tmp_path: Path) -> None:
     """What numpy does with arrays is not counted. A time that was disturbed is taken again."""
     nothing: Costs = defaultdict(lambda: defaultdict(float))
     for attempt in range(3):
         before, after = (
-            costs(tmp_path / f"{attempt}-{events}.json", TIMED, events, time.process_time)
+            costs(tmp_path / f"{attempt}-{events}.json", shape, events, time.process_time)
             for events in (LONG_EVENTS, 4 * LONG_EVENTS)
         )
-        if not (found := growth(TIMED, nothing, before, after, ("seconds",), 2)):
+        if not (found := growth(shape, nothing, before, after, ("seconds",), 2)):
             return
     pytest.fail("\n".join(found))
