@@ -39,10 +39,7 @@ def _report(trace: str, *formats: str) -> list[Golden]:
     return [Golden(f"report/{name}.txt", (f"report {trace}",)), Golden(f"report/{name}.xz", more)]
 
 
-_CPU = [f"traces/cpu-{name}.json.gz" for name in (
-    "llama", "llama-generic", "llama-grammar", "llama-jump", "qwen", "qwen-generic", "qwen-grammar", "qwen-jump",
-    "qwen-qwen",
-)]  # fmt: skip
+_LLAMA, _LLAMA_GENERIC, _JUMP = (f"traces/cpu-llama{name}.json.gz" for name in ("", "-generic", "-jump"))
 _QWEN, _GENERIC, _GRAMMAR = (f"traces/cpu-qwen{name}.json.gz" for name in ("", "-generic", "-grammar"))
 _FOREIGN = [f"corpus/{name}" for name in (
     "traces/b200_vllm_eager.json.gz", "traces/h100_qwen1.5_0.5b.json.gz",
@@ -50,9 +47,8 @@ _FOREIGN = [f"corpus/{name}" for name in (
     "traces/mi300x_vllm_piecewise_graph.json.gz", "traces/torch_compile_triton.json.gz",
     "traces/v100_resnet_ddp.json.gz", "native/cuda_graph.pftrace", "native/eager.pftrace", "native/monitor.pftrace",
     "graphs/mi300x_sglang_qwen3_8b_capture_bs32.json.gz",
-    "pairs/h100_bert_small.json.gz", "pairs/h100_vit_base.json.gz", "pairs/mi300_bert_small.json.gz",
-    "pairs/mi300_qwen1.5_0.5b.json.gz", "pairs/mi300_vit_base.json.gz", "engines/vllm_plain.json.gz",
-    "engines/vllm_json_xgrammar.json.gz", "engines/vllm_json_llama_nostack.json.gz",
+    "pairs/h100_bert_small.json.gz", "pairs/mi300_bert_small.json.gz", "pairs/mi300_qwen1.5_0.5b.json.gz",
+    "engines/vllm_plain.json.gz", "engines/vllm_json_xgrammar.json.gz", "engines/vllm_json_llama_nostack.json.gz",
 )]  # fmt: skip
 # Whose other formats are goldens too.
 _WHOLE = (_GENERIC, *(f"corpus/{name}" for name in (
@@ -184,7 +180,7 @@ GOLDENS = [
     Golden("help.txt", tuple(_help(cli))),
     *(
         golden
-        for trace in (*_CPU, *_FOREIGN)
+        for trace in (_LLAMA, _JUMP, _GENERIC, _GRAMMAR, *_FOREIGN)
         for golden in _report(trace, *(("csv", "markdown", "html") if trace in _WHOLE else ()))
     ),
     # A captured run with a GPU, small enough to be counted by hand: tests/tiny_trace.py makes it.
@@ -213,17 +209,17 @@ GOLDENS = [
         "report given/tiny.json given/tiny-2.json --format markdown -o reports",
     )),
     Golden("by/cpu-qwen.xz", (f"report by module {_QWEN} --format json",)),
-    Golden("by/cpu-llama-generic.txt", (f"report by operator {_CPU[1]}",)),
+    Golden("by/cpu-llama-generic.txt", (f"report by operator {_LLAMA_GENERIC}",)),
     *(
-        Golden(f"by/{name}.{end}", tuple(
-            f"report by {by} corpus/{trace}{form}" for by in _BYS for form in forms
-        ))
+        Golden(f"by/{name}.txt", tuple(f"report by {by} corpus/{trace}" for by in _BYS))
         for name, trace in (
             ("h100_bert_small", "pairs/h100_bert_small.json.gz"), ("eager", "native/eager.pftrace"),
             ("torch_compile_triton", "traces/torch_compile_triton.json.gz"),
         )
-        for end, forms in (("txt", ("",)), ("xz", (" --format json", " --format csv")))
     ),
+    Golden("by/h100_bert_small.xz", tuple(
+        f"report by {by} {_H100} --format {form}" for by in _BYS for form in ("json", "csv")
+    )),
     Golden("by/shape.txt", (
         "report by shape corpus/traces/h100_qwen1.5_0.5b.json.gz",
         "report by shape corpus/traces/b200_vllm_eager.json.gz --peak memory=7.7 --peak bf16=2000",
@@ -267,8 +263,8 @@ GOLDENS = [
     Golden("graphs/opened.xz", _several(f"report by operator {_REPLAY}", "json")),
     Golden("compare/captured.txt", (f"compare {_QWEN} {_GENERIC}", f"COLUMNS=80 compare {_QWEN} {_GENERIC} --all")),
     Golden("compare/captured.xz", _several(f"compare {_QWEN} {_GENERIC}", "json", "csv", "markdown", "html")),
-    Golden("compare/four.txt", (f"compare {_CPU[0]} {_CPU[1]} {_QWEN} {_GENERIC}",)),
-    Golden("compare/four.xz", _several(f"compare {_CPU[0]} {_CPU[1]} {_QWEN} {_GENERIC}", "json")),
+    Golden("compare/four.txt", (f"compare {_LLAMA} {_LLAMA_GENERIC} {_QWEN} {_GENERIC}",)),
+    Golden("compare/four.xz", _several(f"compare {_LLAMA} {_LLAMA_GENERIC} {_QWEN} {_GENERIC}", "json")),
     Golden("compare/forced.txt", (f"compare {_GRAMMAR} traces/cpu-qwen-jump.json.gz",)),
     Golden("compare/foreign.txt", (f"compare {_BERT}", f"compare {_BERT} --tokens 10 --tokens 20 --molecules 2 --all")),
     Golden("compare/foreign.xz", _several(f"compare {_BERT}", "json", "html")),

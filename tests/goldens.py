@@ -2,7 +2,7 @@
 
     python tests/goldens.py            # which files differ
     python tests/goldens.py --write    # make them anew
-    python tests/goldens.py --show report/cpu-qwen.xz
+    python tests/goldens.py --show report/cpu-llama.xz
 
 A golden file holds one or more commands, each with its exit code, stderr, stdout, and a summary of files that it wrote.
 Names that end in `.xz` are packed. Those of traces in MOLPROF_CORPUS are left alone where it is not set.

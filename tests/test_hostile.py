@@ -134,7 +134,7 @@ KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Path, Any], bool]]] = {
 def test_what_is_read_or_refused(kind: str, tmp_path: Path) -> None:
     strategy, reads = KINDS[kind]
 
-    usual = 15 if kind == "traces" else 40
+    usual = 8 if kind == "traces" else 25
 
     @settings(max_examples=RUNS or usual, deadline=None, suppress_health_check=[*HealthCheck])
     @given(strategy)

@@ -121,6 +121,7 @@ def test_what_it_refuses_is_an_error_of_the_tool(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["a.json", "damaged.json", "link.json"]
 
 
+@pytest.mark.usefixtures("anew")
 def test_half_a_character_is_answered(tmp_path: Path) -> None:
     requests: list[Any] = [
         {"method": "initialize", "id": 0, "params": {

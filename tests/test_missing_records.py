@@ -273,7 +273,7 @@ def launches(draw: st.DrawFn) -> tuple[list[Event], set[int]]:
     return [slice_("cpu_op", "aten::mm", 90, 5), *events, profiler(end)], lost
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(launches())
 def test_bounds_hold_the_truth(tmp_path_factory: pytest.TempPathFactory, trace: tuple[list[Event], set[int]]) -> None:
     events, lost = trace
@@ -383,7 +383,7 @@ def test_a_profiler_span_of_another_clock_is_not_believed(tmp_path: Path) -> Non
     assert recorded(tmp_path, content) == (0, 120)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.floats(1, 1e6), st.integers(0, 3))
 def test_strays_change_no_gain(tmp_path_factory: pytest.TempPathFactory, late: float, count: int) -> None:
     tmp_path = tmp_path_factory.mktemp("strays")

@@ -31,15 +31,21 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return two_runs(tmp_path_factory.mktemp("pair"))
 
 
+@pytest.fixture(scope="module")
+def drawn(pair: Comparison) -> dict[str, str]:
+    """Each plot of the pair."""
+    return {kind: plot_svg(kind, reports_of(pair)) for kind in PLOTS}
+
+
 def ids(svg: str) -> list[str]:
     return re.findall(r'\bid="([^"]+)"', svg)
 
 
 @pytest.mark.parametrize("kind", PLOTS)
-def test_svg_is_safe_and_the_same_each_time(pair: Comparison, kind: str, tmp_path: Path) -> None:
+def test_svg_is_safe_and_the_same_each_time(pair: Comparison, drawn: dict[str, str], kind: str, tmp_path: Path) -> None:
     import matplotlib
 
-    svg = plot_svg(kind, reports_of(pair))
+    svg = drawn[kind]
     with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path", "axes.facecolor": "red"}):  # the user's own
         assert plot_svg(kind, reports_of(pair)) == svg
     names = ids(svg)
@@ -47,13 +53,12 @@ def test_svg_is_safe_and_the_same_each_time(pair: Comparison, kind: str, tmp_pat
     # What is referred to is there, so that no clipping path and no hatch is lost.
     assert set(re.findall(r'(?:url\(|href=")#(\w+)', svg)) == set(names)
     # Nothing refers to another plot on the page.
-    others = (plot_svg(other, reports_of(pair)) for other in PLOTS if other != kind)
-    assert set(names).isdisjoint(name for other in others for name in ids(other))
+    assert set(names).isdisjoint(name for other in drawn.keys() - {kind} for name in ids(drawn[other]))
 
     evil = report_of(tmp_path, hostile_document(" ".join(HOSTILE)))
-    for drawn in (svg, plot_svg(kind, reports_of([evil, evil]))):
-        assert not UNSAFE.search(re.sub(r"<text[^>]*>[^<]*</text>", "", drawn))
-        root = ElementTree.fromstring(drawn)
+    for text in (svg, plot_svg(kind, reports_of([evil, evil]))):
+        assert not UNSAFE.search(re.sub(r"<text[^>]*>[^<]*</text>", "", text))
+        root = ElementTree.fromstring(text)
         assert root.get("role") == "img"
         tags = {"svg", "g", "defs", "style", "path", "rect", "use", "text", "tspan", "clipPath", "pattern"}
         assert {element.tag.rpartition("}")[2] for element in root.iter()} <= tags

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,17 +18,19 @@ import numpy as np
 import pytest
 import tiny_trace
 from golden_commands import GOLDENS
-from goldens import stored
+from goldens import GIVEN, stored
 from msgspec.structs import replace
 from page_data import HOSTILE, hostile_document, render, report_of, two_runs
 
+from molprof import api
 from molprof.analysis.compare import compare
+from molprof.analysis.documents.origin import origin_document
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures.model import Finding, Gain, SumCheck
 from molprof.analysis.render import FORMATS
 from molprof.analysis.render import render as render_document
 from molprof.analysis.render.html import ROWS
-from molprof.analysis.render.table import WIDTH
+from molprof.analysis.render.table import WIDTH, shown_rows, shown_sections
 from molprof.common import values as text
 from molprof.common.document import Cell, Column, Document, Name, Plot, Section, Table, named, pairs
 from molprof.common.errors import UsageError
@@ -95,6 +99,29 @@ def of(name: str) -> Document:
 )  # fmt: skip
 def test_a_small_document(form: str, expected: str) -> None:
     assert render_document(SMALL, form) == expected
+
+
+def numbers_of(sections: Iterable[Section]) -> Iterator[str]:
+    """What text formats show of columns of numbers, all but the rows that they fold."""
+    for section in shown_sections(sections):
+        for row in shown_rows(section)[0]:
+            yield from (text for text, column in zip(row, section.table.columns, strict=True) if column.numeric)
+        yield from numbers_of(section.parts)
+
+
+def test_every_format_has_the_numbers_of_its_document() -> None:
+    """Names may be cut; what is counted is not."""
+    path = GIVEN / "gpu-graph.json.gz"
+    origins = api.origins(path)[0]
+    for document in (report_document(api.report(path)), origin_document(origins, "module")):
+        expected = set(numbers_of(document.sections))
+        assert len(expected) > 20
+        shown = {form: render_document(document, form) for form in ("table", "markdown", "html")}
+        shown["markdown"] = shown["markdown"].replace("\\", "")
+        shown["html"] = unescape(re.sub(r"<[^>]*>", "", shown["html"]))
+        for form, found in shown.items():
+            left_out = form == "table" and "No room for: " in found  # whole columns, which it names
+            assert left_out or {number for number in expected if number not in found} == set(), form
 
 
 def test_data_in_rows() -> None:
