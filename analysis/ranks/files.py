@@ -20,7 +20,7 @@ from molprof import __version__
 from molprof.analysis.ranks.read import RankTrace, told_rank
 from molprof.analysis.reader import is_stream, path_text
 from molprof.analysis.reader.parts import digest_of, part_path
-from molprof.analysis.reader.remote import content, is_remote, listed, write_content
+from molprof.analysis.reader.remote import content, is_remote, listed, remote_text, write_content
 from molprof.analysis.reader.source import ENDINGS, is_trace, left_out
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.values import time_text

@@ -10,13 +10,12 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -394,10 +393,8 @@ def _estimate(
     return []
 
 
-@contextmanager
-def _unpacked(path: Path) -> Iterator[Any]:
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        yield file
+def _unpacked(path: Path) -> IO[bytes]:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
 def _recorded(
@@ -415,7 +412,7 @@ def _recorded(
     with interrupts_held() as noted:
         start_profiler(server, begin)
         try:
-            client.run(constrained, lambda: noted, first)
+            client.run(constrained, lambda: noted, first=first)
         finally:
             if noted:
                 report("interrupted: waiting until the server has stopped its profiler")
