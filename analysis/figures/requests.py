@@ -216,9 +216,8 @@ def _of_pieces(answers: Sequence[Answer]) -> dict[str, int | float | None]:
             figures[f"{name}_constrained_p50_ns"] = round(statistics.median(times)) if times else None
         figures["between_free_p50_ns"] = round(statistics.median(outside)) if outside else None
     if any("r" in answer.kinds or answer.reasoning_tokens for answer in answers):
-        counts = [
-            answer.kinds.count("r") if (tokens := answer.reasoning_tokens) is None else tokens for answer in answers
-        ]
+        # VLLM says 0 where its parser does not count them.
+        counts = [answer.reasoning_tokens or answer.kinds.count("r") for answer in answers]
         figures["reasoning_tokens"] = per(sum(counts), len(answers))
     if any("t" in answer.inside or answer.calls for answer in answers):
         figures["argument_tokens"] = per(sum(answer.kinds.count("a") for answer in answers), len(answers))
