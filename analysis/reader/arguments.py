@@ -55,7 +55,8 @@ def take_arguments(args: list[Any], names: Sequence[str | None], kind: type[Size
 
 def arguments_in(events: Sequence[Any]) -> Taken:
     """Return the arguments of operators among events that are decoded whole or in brief."""
-    rows, found = [], []
+    rows: list[int] = []
+    found: list[Any] = []
     for row, event in enumerate(events):
         if event.cat in OPERATORS:
             args = event.args

@@ -100,7 +100,8 @@ def arguments_text(operands: Operands) -> str:
 def _operands(recorded: RecordedArguments) -> Operands:
     """Return the operands of a call. Raises ValueError for a size that no tensor can have."""
     lists = recorded.input_dims, recorded.input_strides, recorded.input_type, recorded.concrete_inputs
-    operands, last = [], 0
+    operands: list[Operand] = []
+    last = 0
     for index, (dims, strides, types, values) in enumerate(zip_longest(*lists), 1):
         sizes, type_, value = list(values_in(dims)), next(values_in(types), None), next(values_in(values), None)
         if sizes or type_ is not None or value is not None or any(True for _ in values_in(strides)):
