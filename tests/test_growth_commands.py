@@ -15,11 +15,11 @@ from shapes import write
 from test_growth import Costs, counted, growth
 
 from molprof import api
-from molprof.analysis.fleet.ranks import ranks_of_trace
 from molprof.analysis.documents.figures import TraceRow, reports_document
 from molprof.analysis.documents.ranks import ranks_document
 from molprof.analysis.export import export
 from molprof.analysis.fleet.history import add, entries, entry_of
+from molprof.analysis.fleet.ranks import ranks_of_trace
 from molprof.analysis.fleet.row import digest_of, is_part
 from molprof.analysis.fleet.row import write_part as write_row
 from molprof.analysis.fleet.rows import Fleet, each_row, joined_files, row_of_trace

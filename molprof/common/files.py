@@ -24,6 +24,7 @@ _SCRATCH = ".molprof-part"
 # A full disk, a quota, a limit on the size of files.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _written: list[Path] = []
+_cleaned: set[Path] = set()  # folders in which this process has looked for files that killed ones left
 
 
 def cache_dir() -> Path:
@@ -152,7 +153,9 @@ def scratch_file(path: Path) -> Iterator[Path]:
     """
     from molprof.common.process import interrupts_held  # on use: start-up needs none
 
-    remove_stale(path.parent)
+    if path.parent not in _cleaned:  # once: one may write thousands of files into a folder
+        _cleaned.add(path.parent)
+        remove_stale(path.parent)
     handle = None
     try:
         with interrupts_held():  # one that came when the file is there, and not yet known here, would leave it
@@ -195,8 +198,11 @@ def remove_stale(folder: Path) -> None:
 
 
 def _remove(part: Path) -> None:
-    """Remove a scratch file, and files with longer names that a library wrote for it."""
-    part.unlink(missing_ok=True)
+    """Remove a scratch file that has not got its name, and files with longer names that a library wrote for it."""
+    try:
+        part.unlink()
+    except FileNotFoundError:
+        return
     with suppress(OSError):
         for name in os.listdir(part.parent):
             if name.startswith(part.name):
