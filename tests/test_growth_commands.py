@@ -20,12 +20,13 @@ from molprof.analysis.documents.ranks import ranks_document
 from molprof.analysis.export import export
 from molprof.analysis.fleet.history import add, entries, entry_of
 from molprof.analysis.fleet.ranks import ranks_of_trace
-from molprof.analysis.fleet.row import digest_of, is_part
+from molprof.analysis.fleet.row import is_part
 from molprof.analysis.fleet.row import write_part as write_row
 from molprof.analysis.fleet.rows import Fleet, each_row, joined_files, row_of_trace
 from molprof.analysis.ranks.files import ENDING as RANK
 from molprof.analysis.ranks.files import write_part as write_rank
 from molprof.analysis.reader import Reading
+from molprof.analysis.reader.parts import digest_of
 from molprof.analysis.render import render
 from molprof.analysis.trace import Trace
 from molprof.analysis.trace_processor.wasm import counting
