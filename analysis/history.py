@@ -61,7 +61,7 @@ class HistoryEntry(Struct, frozen=True):
     finding_title: str | None = None
 
     def value(self, figure: Figure) -> float | None:
-        """Return a figure as a finite number.
+        """Return a figure; None where it is not recorded, not finite, or not to be had by the certificate.
 
         None where it is not recorded, or the certificate says that it is not known.
         """

@@ -155,3 +155,9 @@ def test_another_vocabulary_and_a_processor_without_a_table_are_refused(assistan
         batches(runner(GENERATE, "qwen", None, **run), "C", size=1, bound=3)
     with pytest.raises(UsageError, match="has no table of states, which drafts go back in"):
         batches(runner(GENERATE, "llama", "users:Sums", **run), "C", size=1)
+
+
+def test_fills_of_masks_that_are_not_recorded_are_none() -> None:
+    run = api.report(Path(__file__).parent.parent / "traces" / "cpu-llama-grammar.json.gz").run
+    assert run is not None
+    assert {repeat.mask_fills for repeat in run.repeats} == {UNSET}

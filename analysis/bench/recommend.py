@@ -176,7 +176,7 @@ class Bounds:
 
 
 def read_bounds(engine: TraceProcessor, info: TraceInfo) -> Bounds:
-    """Return the bounds that a loaded trace gives, from its phases and kernels. Raises TraceError, EngineError."""
+    """Return the most that each lever can gain in a loaded trace. Raises TraceError, EngineError."""
     report = build_report(engine, info)
     known, setup = TraceFacts(engine, report), report.run and report.run.setup
     if known.any_scope is None:

@@ -189,7 +189,7 @@ def main_figures(report: Report) -> Section:
 
 
 def _summed(figure: Figure, report: Report) -> str:
-    """Return the sentence that GPU time is summed over streams, where these work at the same time."""
+    """Return the remark that a figure of GPU time is summed over streams; empty for others, and without overlap."""
     if figure.id not in _GPU_TIMES:
         return ""
     memory_ns = sum(item.time_ns for item in report.counts.memory_operations.values())

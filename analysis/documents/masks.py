@@ -249,7 +249,7 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
 
 
 def _of_tools(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Section:
-    """Return what sets of tools cost: compiling each, its tokens by where they stand, and a second set after it."""
+    """Return the section on sets of tools: compiling each, its tokens by state, and a second set after the first."""
     rows = []
     for item, masks in timed:
         for schema in item.schemas:
@@ -288,7 +288,7 @@ def _median_of(states: Sequence[tuple[str, float]], state: str) -> float | None:
 
 
 def _costs(name: str, engines: Sequence[EngineMasks]) -> Iterator[Section]:
-    """Yield the sections of batches' steps: engines by total time."""
+    """Yield the section of what masks cost per step of a batch: constraint engines by total time."""
     costs = step_costs(engines)
     if not costs:
         return

@@ -178,7 +178,8 @@ def _constraint_ns(passes: Sequence[Repeat], steps: int) -> dict[str, float]:
 
 def _repeat(manifest: Manifest, repeat: Repeat) -> RepeatFigures:
     figures = convert(repeat, RepeatFigures, from_attributes=True)
-    return replace(figures, latency=latency(manifest, repeat) or UNSET)
+    # Of fills that are not recorded `convert` makes some of 0.
+    return replace(figures, mask_fills=repeat.mask_fills, latency=latency(manifest, repeat) or UNSET)
 
 
 def _refuse_contradictions(manifest: Manifest) -> None:

@@ -246,7 +246,7 @@ class WrongEventError(Exception):
         self.number = number
 
     def message(self, events: int) -> str:
-        """Return the text of the error, where `events` came before its block."""
+        """Return the text of the error; `events`: how many the file has before the block that the error is in."""
         if self.event is None:
             return f"an event after event {events} {self.reason}"
         return f"event {events + self.number}, {shortened(repr(self.event.name))} (ph {self.event.ph!r}), {self.reason}"

@@ -223,7 +223,7 @@ class CaseResult:
         return str(self.settings.get("kind"))
 
     def read_figures(self, kind: type[_T]) -> _T:
-        """Return the figures as `GenerationFigures`, `SdpaFigures` or `MaskFigures`."""
+        """Return the figures as `kind`: `GenerationFigures`, `SdpaFigures` or `MaskFigures`."""
         return read_typed(self.figures, kind, f"case {self.case}: figures", _ACCEPTED)
 
 

@@ -126,7 +126,7 @@ def layer_axes(narrow: Shape, wide: Shape, normed: bool) -> dict[str, tuple[Axis
 
 
 def taken(weight: Tensor, axes: Sequence[Axis]) -> Tensor:
-    """Return a narrow weight spread along its dimensions."""
+    """Return a weight of the narrow model in the wide one's shape: indexed and scaled along each dimension."""
     for dimension, axis in enumerate(axes):
         shape = [-1 if index == dimension else 1 for index in range(weight.dim())]
         scale = axis.scale.to(weight.device).reshape(shape)

@@ -425,7 +425,7 @@ def _vocabulary(model: Any) -> int | None:
 
 
 def _tokenizer_of(model: Any) -> Any:
-    """Return the loaded tokenizer of the model's name, or the only one with the model's tokens; None if unclear.
+    """Find the model's tokenizer among all objects: by its name, or the only one of a fitting size; None if unclear.
 
     It is looked for among all objects. The model does not have it, nor have most calls of `generate`, a program makes
     it before molprof could note it, and one that is loaded anew by the model's name may have other tokens than the

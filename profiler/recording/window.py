@@ -58,7 +58,7 @@ class ProfilerMarks(Marks):
         return torch.profiler.record_function(f"molprof.{name} batch={batch}")
 
     def begin(self, batch: int) -> None:
-        """Begin a batch."""
+        """Begin a batch: end the annotations of the one before, and open that of its set-up."""
         self._close()
         self._batch, self._step = batch, -1
         self._push("setup", with_step=False)

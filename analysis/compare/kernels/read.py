@@ -104,7 +104,7 @@ class Selection:
 
     @property
     def items(self) -> list[RecordedWork]:
-        """All work of the selection."""
+        """All GPU work, or operators, of the compared part of the trace, lane by lane."""
         return [item for lane in self.lanes for item in lane.items]
 
     @property

@@ -125,7 +125,7 @@ def _clocks(trace: CheckedTrace) -> Iterator[Doubt]:
 
 @check("ranks", "the file holds one process", ("host_time", "gpu_time", "gpu_idle"), _PROCESSES)
 def _ranks(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Report merged processes, mostly the ranks of a job, as SGLang does (sgl-project/sglang#11413)."""
+    """Doubt times of merged processes with other clocks or a common device, as of SGLang (sgl-project/sglang#11413)."""
     processes = query_dicts(trace.engine, _PROCESSES)
     if len(processes) < 2:
         return

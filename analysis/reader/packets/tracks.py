@@ -29,7 +29,7 @@ class Tracks:
         self.thread_names: dict[Thread, str] = {}
 
     def describe(self, descriptor: Any) -> None:
-        """Add the description of a track; a later one of the same track extends it."""
+        """Add a track's description, as read from the file; a later one of the same track extends it."""
         if descriptor.uuid in self._descriptors:
             self._descriptors[descriptor.uuid].MergeFrom(descriptor)
         else:
