@@ -284,7 +284,8 @@ def _read(path: Path) -> tuple[_Columns, dict[str, Any]]:
         return TracePart(events=count)
 
     keys = pass_over(path, read)
-    return _Columns(list(kinds), annotations, *map(np.concatenate, zip(*columns, strict=True)), blocks), keys
+    kind_of, starts_ns, ends_ns, numbers = map(np.concatenate, zip(*columns, strict=True))
+    return _Columns(list(kinds), annotations, kind_of, starts_ns, ends_ns, numbers, blocks), keys
 
 
 def pass_over(path: Path, read: Callable[[bytes], TracePart]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -63,6 +64,6 @@ def _with_sum(answers: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
 
 
 def _row(name: str, tokens: int, letters: str) -> dict[str, Any]:
-    others = letters.translate(str.maketrans(dict.fromkeys(set(STOOD.values()) - {STOOD["forced"]}, " ")))
-    longest = max(map(len, others.split()), default=0)
+    forced = STOOD["forced"]
+    longest = max(map(len, re.findall(f"{forced}+", letters)), default=0)
     return {"answer": name, "tokens": tokens, **count_stood(letters), "longest_forced_run": longest}

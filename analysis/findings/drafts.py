@@ -10,7 +10,7 @@ from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.known import TraceFacts
 from molprof.analysis.findings.rule import FindingEvidence, rule
 from molprof.common.drafts import Drafts, MaskFills
-from molprof.common.settings import VLLM
+from molprof.common.engine_settings import VLLM
 from molprof.common.values import count_text, counted, number_text, percent_text, time_text
 
 # Share of the rounds that a rejected draft ended.

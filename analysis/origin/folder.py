@@ -109,7 +109,8 @@ def fitting(
         rank = min(ranks)
     of_rank = [file for file in files if file.rank in (rank, None)] if ranks else list(files)
     known = frozenset().union(*(file.sizes for file in of_rank))
-    chosen, lacking = set(), set()
+    chosen: set[int] = set()
+    lacking: set[int] = set()
     for size in batches:
         fit = padded(size, known)
         (lacking if fit is None else chosen).add(size if fit is None else fit)

@@ -165,8 +165,8 @@ def _own_times(windows: Keyed, lanes: _Lanes, frames: Nesting) -> Iterator[tuple
     np.subtract.at(segment_ns, segment, both_ns)
     rest_ns = (windows[2] - windows[1]).sum() - both_ns.sum() - lane_ns.sum() - segment_ns.sum()
     phase = lanes.phase + 1
-    keys = phase[lane] * width + segments.owners[segment], phase * width + none, segments.owners, [none]
-    keys, index_of = np.unique(np.concatenate(keys), return_inverse=True)
+    parts = phase[lane] * width + segments.owners[segment], phase * width + none, segments.owners, [none]
+    keys, index_of = np.unique(np.concatenate(parts), return_inverse=True)
     own_ns = np.zeros(len(keys), dtype=np.int64)
     np.add.at(own_ns, index_of, np.concatenate([both_ns, lane_ns, segment_ns, [rest_ns]]))
     for key, amount in zip(keys.tolist(), own_ns.tolist(), strict=True):

@@ -132,7 +132,7 @@ def read_opened(
         raise TraceError(f"{info.path} replays no graph", hint="leave out --graph-capture")
     ranges: dict[int, str] = dict(query_rows(engine, _RANGES)[1]) if segments and by_graph else {}
     batches = replayed_batches(engine) if segments and by_graph else {}
-    captured = {int(size) for segment in segments for size in segment.sizes if len(size) < _DIGITS}
+    captured = {int(size) for segment in segments for size in map(str, segment.sizes) if len(size) < _DIGITS}
     origin_of: dict[int, KnownOrigin] = {}
     graphs = []
     replayed = [_replayed(works, ranges, batches, captured) for works in by_graph.values()]

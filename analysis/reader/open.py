@@ -109,10 +109,10 @@ def open_trace(
 
             info = load_trace(path, start, reading, all_args=all_args, check=check, beside=beside)
             (engine,) = engines
-            if key and (state := engine.state()) is not None:
+            if key and (made := engine.state()) is not None:
                 problem = info.problem and escaped(info.problem)
                 head = msgspec.json.encode((structs.replace(info, path="", problem=problem), engine.arguments))
-                content = b"".join((len(head).to_bytes(_NUMBER_BYTES, "little"), head, state))
+                content = b"".join((len(head).to_bytes(_NUMBER_BYTES, "little"), head, made))
                 write_entry(_FOLDER, key, content, MAX_BYTES, _checksum)
         install(engine)
         yield engine, info

@@ -116,8 +116,8 @@ def command(
       molprof attach http://127.0.0.1:8000 --every 10m --steps 20 --for 24h --trace-dir /tmp/vllm-traces --to history
     """
     if windows.every is not None:
-        names = ("requests_file", "prompts", "concurrency", "rate", "tokenizer", "masks")
-        of_requests = {name: options[name] for name in names}
+        unsent = ("requests_file", "prompts", "concurrency", "rate", "tokenizer", "masks")
+        of_requests = {name: options[name] for name in unsent}
         refuse("--every", "it sends no requests", **of_requests)
         connect = partial(_server, url, options)
         sample_server(windows, steps, source, folder, connect)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -393,7 +393,7 @@ def _estimate(
     return []
 
 
-def _unpacked(path: Path) -> IO[bytes]:
+def _unpacked(path: Path) -> gzip.GzipFile | BinaryIO:
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 

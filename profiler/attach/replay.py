@@ -13,8 +13,8 @@ from typing import Any
 
 from molprof.common.answer_counts import STOOD
 from molprof.common.attached import Answer, AnswerMasks, Masks
+from molprof.common.engine_settings import TABLE
 from molprof.common.errors import MolprofError, RunError
-from molprof.common.settings import TABLE
 from molprof.profiler.attach.requests import Request
 from molprof.profiler.attach.server import Server
 from molprof.profiler.molecules.bodies import enforced

@@ -138,5 +138,6 @@ def judged(item: SchemaFile, target: Any) -> Iterator[Judged]:
             continue
         labels = [part[1:] for part in parts(instance.data, item.schema) for _ in part[0]]
         begins = [labels[begin] for begin, _ in cut["offset_mapping"]]
-        states, keywords = zip(*begins, ("end", "end"), strict=True)
-        yield Judged(instance, validator.valid(instance.data), cut["input_ids"], [*states], [*keywords])
+        places = [*begins, ("end", "end")]
+        states, keywords = ([place[index] for place in places] for index in range(2))
+        yield Judged(instance, validator.valid(instance.data), cut["input_ids"], states, keywords)
