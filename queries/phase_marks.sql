@@ -37,7 +37,6 @@ WITH
       ('vllm', 'scheduler', 'update_from_output', 'vllm/v1/core/sched/*scheduler.py', 'update_from_output'),
       ('vllm', 'worker', 'scheduler_wait', 'vllm/distributed/device_communicators/shm_broadcast.py', 'dequeue'),
       ('vllm', 'worker', 'prepare', '', 'gpu_model_runner: preprocess'),
-      ('vllm', 'worker', 'prepare', 'vllm/v1/worker/*model_runner.py', '_update_states'),
       ('vllm', 'worker', 'prepare', 'vllm/v1/worker/*model_runner.py', '_prepare_inputs'),
       ('vllm', 'worker', 'prepare', 'vllm/v1/worker/*model_runner.py', '_build_attention_metadata'),
       ('vllm', 'worker', 'prepare', 'vllm/v1/worker/*model_runner.py', '_preprocess'),

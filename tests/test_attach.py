@@ -241,3 +241,11 @@ def test_what_is_refused(tmp_path: Path, server: Fake) -> None:
     assert code == 3
     assert f"{server.url} has no profiler" in err
     assert "--profiler-config" in err
+
+
+def test_a_machine_without_openai_sends_nothing(server: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    (tmp_path / "ask.txt").write_text("a\n")
+    line = ["attach", server.url, "--prompts", "ask.txt", "--regex", "a", "--max-new-tokens", "4"]
+    code, _, said = called(line, tmp_path)
+    assert (code, "pip install 'molprof[serving]'" in said) == (3, True), said

@@ -228,10 +228,11 @@ def test_a_command_names_the_package_that_is_missing_and_what_installs_it(
 def test_every_package_of_an_extra_is_hidden_from_a_command() -> None:
     """Or a processor in `test_processors.py`. safetensors cannot be missing: transformers requires it.
 
-    Those of the extras `dask` and `remote` are tested where they are installed (`test_fleet.py`, `test_remote.py`).
+    Those of `dask` and `remote` are tested where they are installed (`test_fleet.py`, `test_remote.py`), that of
+    `serving` beside a server (`test_attach.py`).
     """
     found = {re.split(r"[>\[;\s]", line)[0] for line in requires("molprof") or () if "extra ==" in line}
     tools = {"build", "hypothesis", "molprof", "mypy", "networkx", "pytest", "pytest-xdist", "ruff", "uv"}
     tools |= {"furo", "myst-parser", "sphinx", "sphinx-click", "ipykernel", "nbclient", "pandas"}
-    tools |= {"aiohttp", "distributed", "fsspec", "gcsfs", "s3fs"}
+    tools |= {"aiohttp", "distributed", "fsspec", "gcsfs", "openai", "s3fs"}
     assert found - tools - {distribution for distribution, _ in EXTRAS.values()} == {"safetensors"}

@@ -309,7 +309,7 @@ def test_findings_beside_each_other(tmp_path: Path) -> None:
     of = "gaps that begin in a host sync, and these syncs"
     assert sync.gain == Gain(0, 100_000 / 2_020_000, "recorded span", of, 2_020_000)
     assert sync.part_of == "host_work"
-    assert findings(tmp_path, OUTSIDE)["host_functions"].place == "fill"
+    assert findings(tmp_path, OUTSIDE)["host_functions"].location == "fill"
     assert "--sort" not in findings(tmp_path, decoding(lengths=[10, 10, 9, 2], batch_size=2))["idle_rows"].fix
     junk = findings(tmp_path, decoding(kinds=["fffjj", "ffffl"], lengths=[5, 5], batch_size=2))["junk_tokens"]
     fifth = pytest.approx(0.2)
