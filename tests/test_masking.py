@@ -64,11 +64,11 @@ def test_logits_by_where_the_row_stood() -> None:
     assert studied.masked_logits is None
     assert studied.looked_ns > 0
     # The second row ended after two tokens; a third row, which no prompt has, would be left out.
-    assert counts.of_rows(result((1, 3, EOS), (3, EOS)), frozenset({EOS})) == [
+    assert [one[:2] for one in counts.of_rows(result((1, 3, EOS), (3, EOS)), frozenset({EOS}))] == [
         (MaskedLogits(free=2, copy=3, end=3, idle=0, free_choices=1, own=None), "011"),
         (MaskedLogits(free=0, copy=4, end=4, idle=3, free_choices=0, own=None), "11"),
     ]
-    assert [item.total for item, _ in counts.of_rows(result((1, 3, EOS)), frozenset({EOS}))] == [8]
+    assert [item.total for item, *_ in counts.of_rows(result((1, 3, EOS)), frozenset({EOS}))] == [8]
 
 
 def test_rows_of_molprofs_own_loop_stand_at_their_own_positions() -> None:
@@ -80,7 +80,7 @@ def test_rows_of_molprofs_own_loop_stand_at_their_own_positions() -> None:
         studied.mask(torch.zeros(len(rows), 5), at)
     found = counts.of_rows(result((9, 9, 1, EOS), (1, EOS), own=(7, 0)), frozenset({EOS}))
     # What was forced was never chosen: there was no other token.
-    assert found == [(MaskedLogits(3, 0, 4, 0, 1, 7), "1101"), (MaskedLogits(0, 0, 0, 0, 1, 0), "01")]
+    assert [one[:2] for one in found] == [(MaskedLogits(3, 0, 4, 0, 1, 7), "1101"), (MaskedLogits(0, 0, 0, 0, 1, 0), "01")]
 
 
 def test_figures_of_masked_logits(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_finite_masks_count_as_those_of_infinity(value: float, normalizes: bool)
     studied = Observed(Keeps(value, normalizes), counts)
     studied(torch.zeros(2, 1, dtype=torch.long), scores)
     found = counts.of_rows(result((1, EOS), (1, EOS)), frozenset({EOS}))
-    assert [(item.free, item.free_choices) for item, _ in found] == [(990, 1)] * 2
+    assert [(item.free, item.free_choices) for item, *_ in found] == [(990, 1)] * 2
 
 
 def test_what_the_model_makes_impossible_is_not_the_processors_doing() -> None:
