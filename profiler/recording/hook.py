@@ -165,18 +165,17 @@ class _ProcessRecorder:
         with self._lock:
             if self._running is not None or self._closed:
                 return
+            activities = [torch.profiler.ProfilerActivity.CPU]
+            if torch.cuda.is_initialized():
+                activities.append(torch.profiler.ProfilerActivity.CUDA)
             what = {"with_stack": self._settings["stacks"], "record_shapes": self._settings["shapes"]}
             self._is_own = True
             try:
                 every = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-                # What torch.profiler.profile has inside, which itself imports torch's compiler.
-                device = "cuda" if torch.cuda.is_initialized() else None
-                profiler = torch.autograd.profiler.profile(use_device=device, experimental_config=every, **what)
+                profiler = torch.profiler.profile(activities=activities, experimental_config=every, **what)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    profiler.__enter__()
-                for name in (name for name, is_on in what.items() if is_on):
-                    torch.autograd._add_metadata_json(name, "1")
+                    profiler.start()
                 self._running = profiler
                 self._mark()
             except Exception as problem:
@@ -193,7 +192,7 @@ class _ProcessRecorder:
             try:
                 self._ended.append(profiler)
                 self._mark()
-                profiler.__exit__(None, None, None)
+                profiler.stop()
             except Exception as problem:
                 self._ended.remove(profiler)
                 self._problems.append(f"the profiler does not stop: {type(problem).__name__}: {problem}")
