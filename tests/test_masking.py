@@ -132,5 +132,5 @@ def test_what_the_model_makes_impossible_is_not_the_processors_doing() -> None:
     counts = CountedMasks()
     studied = Observed(Keeps(-1.0, normalizes=False), counts)
     studied(torch.zeros(1, 1, dtype=torch.long), scores)
-    ((found, _),) = counts.of_rows(result((1, EOS)), frozenset({EOS}))
+    ((found, *_),) = counts.of_rows(result((1, EOS)), frozenset({EOS}))
     assert found.total == 0
