@@ -109,7 +109,7 @@ def test_masks_of_a_benchmark_are_results_of_each_engine(tmp_path: Path) -> None
         "nightly: xgrammar, number, 8 rows on cuda": {"processor_ns": 1200, "mask_fill_ns": 150},
     }
     assert kept["nightly: table, number"].environment == {"tokenizer": "qwen", "table": "1"}
-    assert "is there already" in called(line, tmp_path)[2]
+    assert "is already in" in called(line, tmp_path)[2]
     (tmp_path / "other.jsonl").write_text("{}\n")
     code, _, said = called(["history", "add", "other.jsonl", "--to", "kept"], tmp_path)
     assert (code, "other.jsonl line 1 is not a benchmark record" in said) == (3, True)

@@ -78,7 +78,7 @@ CASES = [
         slice_("python_function", "vllm/v1/structured_output/utils.py(1): apply_grammar_bitmask", 60, 40),
         op("aten::argmax", 98, 2),
     ), None, {"apply_ns": 40_000, "forward_ns": 60_000},
-         words=("40.0 µs to apply masks, beside 60.0 µs", "; not recorded: filling masks, accepting tokens")),
+         words=("40.0 µs to apply masks, against 60.0 µs", "; not recorded: filling masks, accepting tokens")),
     Case("mask_fill_serial", served(), 80 * 3 / 4 / 200, {"rows_per_step": 4, "row_ns": 20_000, "fill_ns": 100_000},
          quiet=(served(rows_tid=101), served(rows=1))),
     Case("mask_fill_waits", served(), 0.5, {"fill_ns": 100_000, "forward_ns": 100_000}, words=("no longer than",)),

@@ -80,7 +80,8 @@ def test_rows_of_molprofs_own_loop_stand_at_their_own_positions() -> None:
         studied.mask(torch.zeros(len(rows), 5), at)
     found = counts.of_rows(result((9, 9, 1, EOS), (1, EOS), own=(7, 0)), frozenset({EOS}))
     # What was forced was never chosen: there was no other token.
-    assert [one[:2] for one in found] == [(MaskedLogits(3, 0, 4, 0, 1, 7), "1101"), (MaskedLogits(0, 0, 0, 0, 1, 0), "01")]
+    expected = [(MaskedLogits(3, 0, 4, 0, 1, 7), "1101"), (MaskedLogits(0, 0, 0, 0, 1, 0), "01")]
+    assert [one[:2] for one in found] == expected
 
 
 def test_figures_of_masked_logits(tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ def test_steps_are_skipped_and_the_folder_is_the_servers(tmp_path: Path, server:
     assert not server.folder.exists()
     data, _ = attached(tmp_path, server, *RECORDED, "--skip-steps", "20", "--steps", "9")
     started = [body for path, body in server.asked if path == "/start_profile"]
-    assert started[1:] == [{"max_iterations": 9, "delay_iterations": 20}] * 2
+    assert started[2:] == [{"max_iterations": 9, "delay_iterations": 20}] * 2  # a trial and a sample come first
     assert data["traces"] == ["out/plain.json.gz", "out/constrained.json.gz"]
 
 

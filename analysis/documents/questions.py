@@ -91,7 +91,8 @@ QUESTIONS = (
     Question(
         "constraint", "What does the constraint cost, and in which part?",
         ("molprof report TRACE", "molprof query masks TRACE", "molprof query logits_processors TRACE"),
-        ("masks", "logits_processors", "masking"), ("constraint", "engine", "forced", "drafts", "masks", "processor"),
+        ("masks", "logits_processors", "masking"),
+        ("constraint", "engine", "forced", "drafts", "masks", "processor", "samples"),
         _any(_constrained, _lacks("phases")), ("answers", "compare"),
     ),
     Question(
