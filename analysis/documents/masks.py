@@ -250,7 +250,7 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
 
 def _of_tools(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Section:
     """Return the section on sets of tools: compiling each, its tokens by state, and a second set after the first."""
-    rows = []
+    rows: list[tuple[Any, ...]] = []  # schema, engine, and time by state, ns
     for item, masks in timed:
         for schema in item.schemas:
             if schema.tools is not None and schema.status == OK:
