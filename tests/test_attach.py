@@ -183,6 +183,7 @@ def test_a_connection_that_breaks_leaves_no_profiler_on(
 def test_an_interrupt_leaves_no_profiler_on(tmp_path: Path, server: Fake, number: signal.Signals) -> None:
     line = words(server, "--warmup", "0", "--trace-dir", "served", "--traces", "out")
     server.held = threading.Event()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored, and so would the command
     command = [sys.executable, "-m", "molprof", *line]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
