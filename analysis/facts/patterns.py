@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+_MOST_KNOWN = 1 << 17  # names, by their hashes: 15 MB
 _LITERALS = re.compile(r"[^*?\[\]]+|\[\^?\]?[^\]]*\]|[*?]")
 
 
@@ -20,12 +23,12 @@ class Glob:
 
     def __init__(self, pattern: str) -> None:
         parts = _LITERALS.findall(pattern)
-        self._literal = max((part for part in parts if part[0] not in "*?["), key=len, default="")
-        self._regex = re.compile("".join(map(_regex, parts)), re.DOTALL)
+        self.literal = max((part for part in parts if part[0] not in "*?["), key=len, default="")
+        self.fullmatch = re.compile("".join(map(_regex, parts)), re.DOTALL).fullmatch
 
     def matches(self, name: str) -> bool:
         """Return True if the whole name matches."""
-        return self._literal in name and self._regex.fullmatch(name) is not None
+        return self.literal in name and self.fullmatch(name) is not None
 
 
 def _regex(part: str) -> str:
@@ -42,7 +45,24 @@ def _regex(part: str) -> str:
 
 def first_matches(names: Iterable[str], patterns: Sequence[str]) -> list[int | None]:
     """Return the index of the first pattern that matches each name in lower case; None where none does."""
-    globs = [Glob(pattern) for pattern in patterns]
-    return [
-        next((number for number, glob in enumerate(globs) if glob.matches(name)), None) for name in map(lowered, names)
-    ]
+    return list(map(_matching(tuple(patterns)), map(lowered, names)))
+
+
+@functools.lru_cache(maxsize=4)
+def _matching(patterns: tuple[str, ...]) -> Callable[[str], int | None]:
+    """Return what finds the first pattern of a name. Names of one trace are often those of the next one."""
+    # As `Glob.matches`, without a call for each of some hundred patterns and thousands of names.
+    globs = [(number, glob.literal, glob.fullmatch) for number, glob in enumerate(map(Glob, patterns))]
+    known: dict[bytes, int | None] = {}
+
+    def first(name: str) -> int | None:
+        key = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if key not in known:
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known[key] = next(
+                (number for number, literal, fullmatch in globs if literal in name and fullmatch(name)), None
+            )
+        return known[key]
+
+    return first
