@@ -13,9 +13,9 @@
 CREATE PERFETTO TABLE molprof_phase_mark(
   -- vllm, sglang, tensorrt_llm or transformers.
   program STRING,
-  -- The part of the program. Of vllm, sglang and tensorrt_llm scheduler or worker, which may run in processes of their own: where a
-  -- trace has no function of a part, phases that only functions mark are not recorded. Of transformers generate,
-  -- continuous (batching), model (in loops of the user's own too), xgrammar, training or any.
+  -- The part of the program. Of vllm, sglang and tensorrt_llm scheduler or worker, which may run in processes of their
+  -- own: where a trace has no function of a part, phases that only functions mark are not recorded. Of transformers
+  -- generate, continuous (batching), model (in loops of the user's own too), xgrammar, training or any.
   part STRING,
   -- Name of the phase. Phases may contain others: mask_fill those of each request. Null for calls of single logits
   -- processors, which count within the phase processor.

@@ -20,7 +20,7 @@ from molprof.analysis.compare import surroundings
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.labels import report_label
 from molprof.analysis.figures.model import ALL, Report, ServedTimes
-from molprof.analysis.reader.parts import part_path, read_text, reason_of
+from molprof.analysis.reader.parts import part_path, reading_summary, reason_of
 from molprof.analysis.reader.remote import content, is_remote, remote_text, write_content
 from molprof.common.errors import MissingExtraError, MolprofError, TraceError, UsageError
 from molprof.common.values import Value
@@ -132,7 +132,7 @@ def known_part(folder: Path, path: Path, digest: str, partial: bool) -> FleetRow
 
 def joined_text(rows: Sequence[FleetRow]) -> str:
     """Return how many traces were read, and why others were not: the most frequent reasons first."""
-    return read_text(len(rows), [(row.reason, row.problem) for row in rows if row.problem is not None])
+    return reading_summary(len(rows), [(row.reason, row.problem) for row in rows if row.problem is not None])
 
 
 def rows_to_parquet(rows: Sequence[FleetRow]) -> bytes:

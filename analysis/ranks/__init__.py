@@ -19,7 +19,7 @@ from molprof.analysis.ranks.split import (
     step_times,
     stragglers,
 )
-from molprof.analysis.reader.parts import read_text, reason_of
+from molprof.analysis.reader.parts import reading_summary, reason_of
 from molprof.analysis.union import Union
 
 __all__ = ["RankTrace", "RankedJob", "Unread", "job_of_files"]
@@ -60,7 +60,7 @@ def job_of_files(
     """
     ranks, wrong = checked(read)
     failed = [(reason_of(item.path, item.problem), item.problem) for item in unread]
-    how_many = [read_text(files, failed, "file")] if failed else []
+    how_many = [reading_summary(files, failed, "file")] if failed else []
     what = "is damaged, and only its whole part was read"
     damaged = [f"{item.path} {what}: {item.problem}" for item in ranks if item.problem]
     world_size = next((item.world_size for item in ranks if item.world_size is not None), None)

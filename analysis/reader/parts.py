@@ -33,7 +33,7 @@ def part_path(folder: Path, digest: str, partial: bool, ending: str) -> Path:
     return folder / f"{digest[:32]}-{version}{'-partial' if partial else ''}{ending}"
 
 
-def read_text(total: int, problems: Sequence[tuple[str, str]], noun: str = "trace") -> str:
+def reading_summary(total: int, problems: Sequence[tuple[str, str]], noun: str = "trace") -> str:
     """Return how many of `total` were read, and why others were not: the most frequent reasons first.
 
     problems: of each that failed the reason without its name, and the whole text.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from molprof.analysis.reader import Reading, is_stream
-from molprof.analysis.reader.parts import read_text, reason_of
+from molprof.analysis.reader.parts import reading_summary, reason_of
 from molprof.analysis.render import render
 from molprof.api import compare, compare_kernels, each_report
 from molprof.commands.command import Command
@@ -163,6 +163,8 @@ def command(
         for name, paths in readable
         if len(paths) > 1
     ]
+    if not compared:
+        raise TraceError(reading_summary(len(failed) + len(read), failed), hint=PARTIAL_HINT)
     outcomes = [(name, judge_rows(item.labels, item.runs, item.rows, bounds)) for name, item in compared]
     outcome = [
         [f"{name}: {line}" if name else line for name, kinds in outcomes for line in kinds[index]] for index in range(3)
@@ -173,7 +175,7 @@ def command(
     write(text, result.output)
     code = judged(outcome)
     if failed:
-        raise TraceError(read_text(len(failed) + len(read), failed), hint=PARTIAL_HINT)
+        raise TraceError(reading_summary(len(failed) + len(read), failed), hint=PARTIAL_HINT)
     return code
 
 

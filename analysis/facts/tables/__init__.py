@@ -44,7 +44,7 @@ def install(engine: TraceProcessor, everything: bool = False) -> None:
             if name in added:  # also by what another one is made from
                 continue
             added.add(name)  # first: what it is made from is asked too
-            asked = engine.before_query  # this function; by its name it would hold itself, and all facts, after the end
+            asked = engine.before_query  # this function: one that names itself is freed late, with all facts
             try:
                 made_of = table_sql(name, facts)
                 engine.before_query = None  # it takes long to look for facts in the values of one
